@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device/row_gather.hpp"
+
+#include <algorithm>
+
+#include "device/check.hpp"
+#include "reference/program/error.hpp"
+
+// The assert stays on in release builds: it is what a user of PyTorch sees.
+#undef NDEBUG
+#include <cassert>
+
+namespace tokenview {
+namespace {
+
+constexpr int max_threads = 256;
+constexpr std::int64_t max_blocks = 0x7fffffff;  // of gridDim.x
+
+/// One block per row of `out`, threads striding over its features.
+/// Launch: out.rows blocks of up to max_threads threads.
+template <class T>
+__global__ void row_gather_kernel(MatrixRef<T> out, MatrixRef<const T> x,
+                                  const std::int64_t* indices) {
+  const std::int64_t row = blockIdx.x;
+  const std::int64_t index = indices[row];
+  const std::int64_t sizes[] = {x.rows};  // named so that the assert reads as PyTorch's does
+  constexpr int i = 0;
+  assert(-sizes[i] <= index && index < sizes[i] && "index out of bounds");
+  const T* from = x.data + (index < 0 ? index + x.rows : index) * x.cols;
+  T* to = out.data + row * x.cols;
+  for (std::int64_t d = threadIdx.x; d < x.cols; d += blockDim.x) to[d] = from[d];
+}
+
+}  // namespace
+
+template <class T>
+void row_gather(MatrixRef<T> out, MatrixRef<const T> x, const std::int64_t* index,
+                cudaStream_t stream) {
+  if (out.cols != x.cols || out.rows < 0 || x.rows < 0 || x.cols < 0 || out.rows > max_blocks)
+    throw ShapeError(text("row_gather: out [", out.rows, ", ", out.cols, "], x [", x.rows, ", ",
+                          x.cols, "]: expected the same columns and at most ", max_blocks,
+                          " rows"));
+  if (out.rows == 0) return;  // a rank may hold no token, and CUDA refuses an empty grid
+  // At least one warp, also where there is no feature to copy: the index is checked all the same.
+  const std::int64_t warps = std::clamp<std::int64_t>((x.cols + 31) / 32, 1, max_threads / 32);
+  row_gather_kernel<<<unsigned(out.rows), unsigned(warps * 32), 0, stream>>>(out, x, index);
+  check(cudaGetLastError(), "row_gather");
+}
+
+template void row_gather(MatrixRef<float>, MatrixRef<const float>, const std::int64_t*,
+                         cudaStream_t);
+template void row_gather(MatrixRef<__nv_bfloat16>, MatrixRef<const __nv_bfloat16>,
+                         const std::int64_t*, cudaStream_t);
+
+}  // namespace tokenview

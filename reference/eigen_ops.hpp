@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <utility>
+#include <vector>
+
+#include "reference/gemm.hpp"
+#include "reference/matrix.hpp"
+#include "reference/program/operations.hpp"
+#include "reference/rounding.hpp"
+
+namespace tokenview {
+
+/// How the delta rule is evaluated for sequences of more than one row; the two are the same function.
+enum class GdnForm {
+  recurrent,  // token by token, model.md 4.5
+  chunked,    // chunks of 64 tokens, model.md 4.6
+};
+
+/// The reference arithmetic on row-major matrices in fp32 or fp64. With `rounding` it computes a
+/// bfloat16 model: values are rounded where the named implementation rounds, sums stay in fp32.
+///
+/// Every result row depends on its own row (and its sequence's past) alone, to the bit: not on the
+/// number of rows, its place among them, threads, or the split of output columns over ranks.
+template <class S>
+class EigenOps {
+ public:
+  using Tensor = Matrix<S>;
+  using Ids = std::vector<std::int64_t>;
+
+  /// A matrix (or one a expert) ready for gemm(), or a vector or convolution kernel as it is.
+  struct Weight {
+    PackedMatrix<S> packed;
+    Matrix<S> plain;  // [n, 1], or [channels, kernel]
+  };
+
+  struct Routing {
+    using Ids = Matrix<std::int64_t>;
+    Tensor weights;  // [T, k]
+    Ids ids;         // [T, k]
+  };
+
+  /// Rotated keys and values of each slot, one row a position of its sequence.
+  struct KvCache {
+    std::int64_t width;  // kv_heads * head_dim
+    struct Slot {
+      std::vector<S> keys, values;  // [positions, width]
+    };
+    std::vector<Slot> slots;
+  };
+
+  /// Convolution rows and recurrent state of each slot.
+  struct GdnState {
+    GdnShape shape;
+    std::int64_t kernel;
+    struct Column {
+      Matrix<S> conv;              // [kernel - 1, conv_dim] the last inputs, oldest first
+      std::vector<S> recurrent;    // [value_heads, key_head_dim, value_head_dim]
+    };
+    struct Slot {
+      Column now;
+      std::vector<Column> after_row;  // of the last pass, where the batch asked to keep them
+    };
+    std::vector<Slot> slots;
+  };
+
+  explicit EigenOps(int num_threads = 1, Rounding rounding = Rounding::none,
+                    GdnForm gdn_form = GdnForm::recurrent)
+      : num_threads_(num_threads), rounding_(rounding), gdn_form_(gdn_form) {}
+
+  Rounding rounding() const { return rounding_; }
+
+  // Weights, ids and caches.
+  Weight load(const WeightSource& source, const WeightBlock& block) const;
+  Ids ids(const std::vector<std::int64_t>& values) const { return values; }
+  KvCache kv_cache(const AttentionShape& heads) const {
+    return {heads.num_kv_heads * heads.head_dim, {}};
+  }
+  GdnState gdn_state(const GdnShape& shape, std::int64_t kernel) const {
+    return {shape, kernel, {}};
+  }
+  /// After a pass with keep_states: makes the state after the first `rows` rows the slot's state.
+  /// Source: vllm gdn_attn.py, num_accepted_tokens.
+  void commit_accepted(GdnState& state, std::int32_t slot, std::int64_t rows) const;
+
+  // Row-local.
+  Tensor embed(const Ids& ids, const Weight& table, std::int64_t first_row) const;
+  Tensor linear(const Tensor& x, const Weight& w) const;
+  Tensor add(const Tensor& x, const Tensor& y) const;
+  Tensor rms_norm(const Tensor& x, const Weight& w, double eps) const;
+  Tensor head_rms_norm(const Tensor& x, const Weight& w, double eps) const;
+  Tensor silu_mul(const Tensor& gate, const Tensor& up) const;
+  Tensor sigmoid_mul(const Tensor& x, const Tensor& gate) const;
+  Tensor sigmoid_scale(const Tensor& x, const Tensor& gate) const;
+  Tensor concat_features(const Tensor& x, const Tensor& y) const;
+  std::pair<Tensor, Tensor> split_query_gate(const Tensor& x, std::int64_t head_dim) const;
+  std::pair<Tensor, Tensor> split_qkvz(const Tensor& x, const GdnShape& shape) const;
+  std::pair<Tensor, Tensor> split_ba(const Tensor& x, const GdnShape& shape) const;
+  Tensor rope(const Tensor& x, const Batch& batch, const RopeShape& shape) const;
+  Tensor gated_rms_norm(const Tensor& x, const Tensor& z, const Weight& w, double eps) const;
+
+  // Over the rows of a sequence and its past.
+  Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionShape& heads,
+                   KvCache& cache, const Batch& batch) const;
+  Tensor causal_conv(const Tensor& x, const Weight& w, GdnState& state, const Batch& batch) const;
+  std::pair<Tensor, Tensor> delta_gates(const Tensor& b, const Tensor& a, const Weight& A_log,
+                                        const Weight& dt_bias) const;
+  Tensor gated_delta_rule(const Tensor& qkv, const Tensor& beta, const Tensor& g,
+                          const GdnShape& shape, GdnState& state, const Batch& batch) const;
+
+  // Experts.
+  Routing route(const Tensor& logits, std::int64_t k, bool renormalise) const;
+  /// The weights that route() would give the experts `ids` [T, k].
+  Tensor routing_weights(const Tensor& logits, const typename Routing::Ids& ids,
+                         bool renormalise) const;
+  Tensor experts(const Tensor& x, const Routing& routing, const Weight& gate_up,
+                 const Weight& down, std::int64_t first_expert) const;
+
+  // Rows by index, and the greedy token of each row (equal logits: the lowest id).
+  Tensor index_rows(const Tensor& x, const std::vector<std::int64_t>& rows) const;
+  Ids argmax(const Tensor& logits) const;
+  /// `ids` shifted left by one inside each sequence of the batch; then rows[i] gets next[i].
+  Ids next_ids(const Ids& ids, const Batch& batch, const std::vector<std::int64_t>& rows,
+               const Ids& next) const;
+
+  // The algebra of collectives.
+  std::int64_t extent(const Tensor& x, Axis axis) const {
+    return axis == Axis::rows ? x.rows() : x.cols();
+  }
+  std::int64_t extent(const Routing& x, Axis axis) const { return extent(x.weights, axis); }
+  const char* dtype_name(const Tensor&) const {
+    if constexpr (std::is_same_v<S, double>) return "float64";
+    return rounding_ == Rounding::none ? "float32" : "bfloat16";
+  }
+  const char* dtype_name(const Routing&) const { return "routing"; }
+  Tensor slice(const Tensor& x, Axis axis, std::int64_t begin, std::int64_t end) const;
+  Tensor concat(std::span<const Tensor> parts, Axis axis) const;
+  Tensor sum(std::span<const Tensor> parts) const;
+  Routing slice(const Routing& x, Axis axis, std::int64_t begin, std::int64_t end) const;
+  Routing concat(std::span<const Routing> parts, Axis axis) const;
+
+ private:
+  S rounded(S value) const {
+    if constexpr (std::is_same_v<S, float>)
+      if (rounding_ != Rounding::none) return round_to_bf16(value);
+    return value;
+  }
+  S rounded_by(Rounding implementation, S value) const {
+    return rounding_ == implementation ? rounded(value) : value;
+  }
+  void round_in_place(Tensor& x) const {
+    if (rounding_ == Rounding::none) return;
+    for (Eigen::Index i = 0; i < x.size(); ++i) x.data()[i] = rounded(x.data()[i]);
+  }
+  /// Threads for `work` scalar operations of the kind that row-local operations do.
+  int threads_for(std::int64_t work) const { return work < 100'000 ? 1 : num_threads_; }
+
+  int num_threads_;
+  Rounding rounding_;
+  GdnForm gdn_form_;
+};
+
+extern template class EigenOps<float>;
+extern template class EigenOps<double>;
+
+}  // namespace tokenview

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reference/program/drafter.hpp"
+
+namespace tokenview {
+
+SampleRows sample_rows(const Batch& batch, const std::vector<std::int32_t>& rejected) {
+  SampleRows sampled;
+  for (std::size_t s = 0; s + 1 < batch.query_start_loc.size(); ++s) {
+    if (batch.query_start_loc[s] == batch.query_start_loc[s + 1]) continue;
+    sampled.requests.push_back(std::int64_t(s));
+    sampled.rows.push_back(batch.query_start_loc[s + 1] - 1 - (rejected.empty() ? 0 : rejected[s]));
+  }
+  return sampled;
+}
+
+Batch next_draft_batch(const Batch& previous, const SampleRows& sampled,
+                       const std::vector<std::int32_t>& rejected) {
+  Batch next;
+  next.query_start_loc.push_back(0);
+  for (std::size_t i = 0; i < sampled.rows.size(); ++i) {
+    const auto s = std::size_t(sampled.requests[i]);
+    const auto row = std::size_t(sampled.rows[i]);
+    const std::int32_t rows_of_request =
+        previous.query_start_loc[s + 1] - previous.query_start_loc[s];
+    next.positions.push_back(previous.positions[row] + 1);
+    next.num_computed.push_back(previous.num_computed[s] + rows_of_request -
+                                (rejected.empty() ? 0 : rejected[s]));
+    next.slots.push_back(previous.slots[s]);
+    next.query_start_loc.push_back(std::int32_t(i + 1));
+  }
+  next.input_ids.assign(next.positions.size(), 0);  // the ids are the drafts, handed over apart
+  if (!previous.mrope_positions.empty())  // text: all three rows advance alike
+    for (int axis = 0; axis < 3; ++axis)
+      for (const std::int64_t row : sampled.rows)
+        next.mrope_positions.push_back(
+            previous.mrope_positions[std::size_t(axis) * std::size_t(previous.num_tokens()) +
+                                     std::size_t(row)] +
+            1);
+  return next;
+}
+
+}  // namespace tokenview

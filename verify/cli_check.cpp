@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <chrono>
+#include <iostream>
+#include <new>
+#include <regex>
+#include <thread>
+
+#include "reference/program/error.hpp"
+#include "tokenview_version.hpp"
+#include "verify/check_report.hpp"
+#include "verify/cli.hpp"
+#include "verify/cli_options.hpp"
+#include "verify/golden_file.hpp"
+#include "verify/golden_search.hpp"
+#include "verify/hdf5_text.hpp"
+#include "verify/interrupt.hpp"
+#include "verify/progress.hpp"
+
+namespace tokenview {
+namespace {
+
+constexpr Choice<DType> dtypes[] = {{"float32", DType::float32},
+                                    {"float64", DType::float64},
+                                    {"bfloat16", DType::bfloat16}};
+constexpr Choice<GdnForm> gdn_forms[] = {{"recurrent", GdnForm::recurrent},
+                                         {"chunked", GdnForm::chunked}};
+
+struct CheckArguments {
+  std::vector<std::string> goldens;
+  std::string only;
+  CheckOptions options = {.num_threads = available_threads()};
+  OutputFormat format = OutputFormat::text;
+  int verbosity = 0;
+};
+
+/// Passes the results of one file on, and counts them.
+class FileListener final : public CheckListener {
+ public:
+  FileListener(const CheckedFile& file, bool ties_allowed, const std::string& place,
+               CheckReport& report, Progress& progress)
+      : file_(file),
+        ties_allowed_(ties_allowed || file.bfloat16),
+        place_(place),
+        report_(report),
+        progress_(progress) {}
+
+  CheckTally tally;
+
+  void ignored_keys(const std::vector<std::string>& keys) override {
+    progress_.clear();
+    print_note(text(printable(file_.path), ": ignored configuration keys: ", joined(keys)));
+    report_.ignored_keys(file_, keys);
+  }
+
+  void tap(const TapResult& result) override {
+    throw_if_interrupted();
+    progress_.update(text(place_, ", ", printable(result.place())));
+    case_.add(result, ties_allowed_);
+    const bool failed = result.verdict != Verdict::match &&
+                        !(result.verdict == Verdict::tie && ties_allowed_);
+    if (failed) progress_.clear();
+    report_.tap(file_, result, failed);
+  }
+
+  void case_done(const std::string& name, const CheckTotals& totals) override {
+    progress_.clear();
+    case_.cases = 1;
+    case_.totals = totals;
+    report_.case_done(file_, name, case_);
+    tally.add(case_);
+    case_ = {};
+  }
+
+ private:
+  const CheckedFile& file_;
+  bool ties_allowed_;
+  const std::string& place_;
+  CheckReport& report_;
+  Progress& progress_;
+  CheckTally case_;
+};
+
+std::function<bool(const std::string&)> matcher(const std::string& pattern) {
+  if (pattern.empty()) return {};
+  try {
+    const std::regex regex(pattern);
+    // The matcher of libstdc++ recurses once a character: names of hostile files are cut.
+    return [regex](const std::string& place) {
+      return std::regex_search(place.substr(0, 2000), regex);
+    };
+  } catch (const std::regex_error& error) {
+    throw UsageError(text("check: --only: '", pattern, "' is no regular expression: ", error.what()));
+  }
+}
+
+/// A run of the verb: files one after the other.
+class CheckRun {
+ public:
+  explicit CheckRun(const CheckArguments& arguments)
+      : arguments_(arguments),
+        options_(arguments.options),
+        report_(arguments.format == OutputFormat::jsonl
+                    ? jsonl_check_report(std::cout)
+                    : text_check_report(std::cout, arguments.verbosity, use_colour())) {
+    options_.wanted = matcher(arguments.only);
+  }
+
+  Exit run() {
+    std::vector<std::string> files;
+    const std::vector<std::string>& named = arguments_.goldens;
+    for (const std::string& argument :
+         named.empty() ? std::vector{default_golden_folder(build::data_dir)} : named)
+      guarded(argument, [&] {
+        for (std::string& file : golden_files(argument)) files.push_back(std::move(file));
+      });
+    for (std::size_t i = 0; i < files.size(); ++i) {
+      const std::string place = text("check: file ", i + 1, " of ", files.size(), ", ",
+                                     printable(files[i]));
+      guarded(files[i], [&] { check(files[i], place); });
+    }
+    finish();
+    return exit_;
+  }
+
+ private:
+  /// A file that cannot be read is said, and the run goes on with the others.
+  template <class Body>
+  void guarded(const std::string& path, const Body& body) {
+    const auto say = [&](const std::string& problem) {
+      progress_.clear();
+      std::cout.flush();
+      print_error(problem);
+      report_->unreadable({path}, problem);
+      summary_.unreadable += 1;
+      exit_ = more_important(exit_, Exit::usage);
+    };
+    try {
+      body();
+    } catch (const std::bad_alloc&) {
+      say(printable(path) + ": out of memory");
+    } catch (const Error& error) {
+      say(error.what());
+    } catch (const std::exception& error) {
+      say(text(printable(path), ": ", error.what()));
+    }
+  }
+
+  void check(const std::string& path, const std::string& place) {
+    throw_if_interrupted();
+    progress_.update(place);
+    const auto start = std::chrono::steady_clock::now();
+    const CheckedFile file{path, GoldenFile::open(path).dtype() == DType::bfloat16};
+    if (options_.dtype == DType::bfloat16 && !file.bfloat16)
+      throw UsageError(text(printable(path), ": is a float32 file, and --dtype bfloat16 asks for the "
+                            "rounding of a bfloat16 model: expected float32 or float64"));
+    // A second run, so only where somebody looks at it.
+    options_.compare_float64 = arguments_.verbosity > 0 && !file.bfloat16 &&
+                               options_.dtype.value_or(DType::float32) == DType::float32;
+    FileListener listener(file, options_.allow_ties, place, *report_, progress_);
+    check_golden(path, options_, listener);
+    CheckTally& tally = listener.tally;
+    tally.totals.seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    progress_.clear();
+
+    if (tally.totals.failed > 0) exit_ = more_important(exit_, Exit::difference);
+    if (tally.totals.taps == 0 && !options_.wanted) {
+      print_error(text(printable(path), ": nothing to compare: the file holds no tap"));
+      exit_ = more_important(exit_, Exit::nothing_compared);
+    }
+    if (tally.totals.taps > 0 || !options_.wanted) report_->file_done(file, tally);
+    if (tally.totals.taps > 0) summary_.files += 1;
+    const bool had_worst = summary_.tally.worst.has_value();
+    if (tally.worst && (!had_worst || tally.worst->ratio() > summary_.tally.worst->ratio()))
+      summary_.worst_file = path;
+    summary_.tally.add(tally);
+  }
+
+  void finish() {
+    if (summary_.tally.totals.taps == 0 && summary_.unreadable == 0) {
+      if (options_.wanted)
+        print_error(text("nothing compared: no tap matches --only '", arguments_.only, "'"));
+      exit_ = more_important(exit_, Exit::nothing_compared);
+    }
+    summary_.verdict = exit_ == Exit::match            ? "match"
+                       : exit_ == Exit::difference     ? "difference"
+                       : exit_ == Exit::nothing_compared ? "nothing compared"
+                                                         : "unreadable";
+    report_->summary(summary_);
+  }
+
+  const CheckArguments& arguments_;
+  CheckOptions options_;
+  std::unique_ptr<CheckReport> report_;
+  Progress progress_;
+  CheckSummary summary_;
+  Exit exit_ = Exit::match;
+};
+
+std::function<Exit()> add_options(CLI::App& app) {
+  const auto arguments = std::make_shared<CheckArguments>();
+  app.add_option("GOLDEN", arguments->goldens,
+                 "Golden files, or folders of them; without any: data/golden here or above, the "
+                 "installed files, or $TOKENVIEW_DATA")
+      ->type_name("GOLDEN");
+  app.add_flag("-v,--verbose", arguments->verbosity,
+               "Print a line a case, with float32 against float64; twice: a line a tap as well");
+  app.add_option("--only", arguments->only,
+                 "Compare the taps alone whose file/case/step/tap holds a match, file being the name "
+                 "without folder and .h5, step being target, step0, step1, ...")
+      ->type_name("REGEX");
+  add_number(app, "--threads", arguments->options.num_threads, 1, max_threads,
+             "Threads of the reference; default: all cores");
+  add_choice(app, "--dtype", arguments->options.dtype, dtypes,
+             "Arithmetic of the reference; default: that of the file");
+  add_choice(app, "--rounding", arguments->options.rounding, roundings,
+             "Whose rounding points a bfloat16 model has: Hugging Face's (default) or vLLM's");
+  add_choice(app, "--gdn", arguments->options.gdn_form, gdn_forms,
+             "Form of the gated delta rule: token by token (default) or in chunks of 64");
+  app.add_flag("--allow-ties", arguments->options.allow_ties,
+               "Ids that differ within the margin of their scores are no failure in a float32 file");
+  add_choice(app, "--format", arguments->format, output_formats,
+             "Lines for people (default) or JSON Lines with every tap");
+  return [arguments] {
+    catch_interrupts();
+    return CheckRun(*arguments).run();
+  };
+}
+
+}  // namespace
+
+constinit const Verb check_verb = {
+    "check", "Compare the serial reference with golden files, tap by tap",
+    "tokenview check\n"
+    "    all shipped golden files: a line a file and a summary\n"
+    "tokenview check -v model.h5 more/\n"
+    "    one file and a folder of them, a line a case\n"
+    "tokenview check --only 'decode/step[12]/' model.h5\n"
+    "    two draft steps of one case\n"
+    "tokenview check --dtype float64 --gdn chunked model.h5\n"
+    "    the chunked form of the delta rule in double precision\n"
+    "tokenview check --format jsonl model.h5 | jq 'select(.verdict != \"match\")'\n"
+    "    records of what differs",
+    add_options};
+
+}  // namespace tokenview

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "reference/program/error.hpp"
+#include "reference/program/nearest.hpp"
+#include "reference/rounding.hpp"
+
+namespace tokenview {
+
+/// A word of the command line and what it stands for.
+template <class T>
+struct Choice {
+  const char* word;
+  T value;
+};
+
+/// An option that takes one of a few words. Its type name lists them, "text|jsonl": --help, the man
+/// page and the completion read them there.
+template <class Target, class T, std::size_t n>
+CLI::Option* add_choice(CLI::App& app, const std::string& names, Target& target,
+                        const Choice<T> (&choices)[n], const std::string& description) {
+  std::vector<std::string> words;
+  std::string type_name;
+  for (const Choice<T>& choice : choices) {
+    words.push_back(choice.word);
+    type_name += (type_name.empty() ? "" : "|") + words.back();
+  }
+  const std::vector<Choice<T>> table(choices, choices + n);
+  const auto assign = [&target, table, words, names](const std::string& word) {
+    for (const Choice<T>& choice : table)
+      if (word == choice.word) {
+        target = choice.value;
+        return;
+      }
+    throw CLI::ValidationError(names, text("'", word, "' is none of ", joined(words),
+                                           suggestion(word, words)));
+  };
+  return app.add_option_function<std::string>(names, assign, description)->type_name(type_name);
+}
+
+/// An option that takes a whole number from `least` to `most`.
+template <class Target, class T>
+CLI::Option* add_number(CLI::App& app, const std::string& names, Target& target, T least, T most,
+                        const std::string& description) {
+  const auto assign = [&target, least, most, names](const std::string& word) {
+    T value{};
+    const char* const end = word.data() + word.size();
+    const auto [stop, error] = std::from_chars(word.data(), end, value);
+    if (error != std::errc() || stop != end || value < least || value > most)
+      throw CLI::ValidationError(
+          names, text("'", word, "' is no whole number from ", least, " to ", most));
+    target = value;
+  };
+  return app.add_option_function<std::string>(names, assign, description)->type_name("N");
+}
+
+/// The word that `choices` has for `value`.
+template <class T, std::size_t n>
+const char* word_of(const Choice<T> (&choices)[n], T value) {
+  for (const Choice<T>& choice : choices)
+    if (choice.value == value) return choice.word;
+  return "";
+}
+
+inline constexpr Choice<Rounding> roundings[] = {{"hf", Rounding::hf}, {"vllm", Rounding::vllm}};
+
+enum class OutputFormat { text, jsonl };
+inline constexpr Choice<OutputFormat> output_formats[] = {{"text", OutputFormat::text},
+                                                          {"jsonl", OutputFormat::jsonl}};
+
+}  // namespace tokenview

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "verify/model_argument.hpp"
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "reference/program/error.hpp"
+#include "reference/program/nearest.hpp"
+#include "reference/program/presets.hpp"
+#include "verify/golden_file.hpp"
+#include "verify/hdf5_text.hpp"
+
+namespace tokenview {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// An HDF5 file is known by its first bytes, not by its name.
+bool is_hdf5(const std::string& path) {
+  constexpr std::string_view signature = "\x89HDF\r\n\x1a\n";
+  std::string begin(signature.size(), '\0');
+  std::ifstream file(path, std::ios::binary);
+  return file.read(begin.data(), std::streamsize(begin.size())) && begin == signature;
+}
+
+std::string content(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream all;
+  if (!(all << file.rdbuf())) throw FileError(printable(path) + ": cannot be read");
+  return all.str();
+}
+
+}  // namespace
+
+ModelArgument model_argument(const std::string& name) {
+  if (const auto known = preset(name)) return {{*known, {}}, write_config_json(*known)};
+
+  std::error_code error;
+  const fs::file_status status = fs::status(name, error);
+  if (!fs::exists(status))
+    throw UsageError(text("'", printable(name), "' is neither a file nor a preset",
+                          suggestion(name, preset_names()), " (presets: ", joined(preset_names()),
+                          ")"));
+  const std::string file =
+      fs::is_directory(status) ? (fs::path(name) / "config.json").string() : name;
+  if (is_hdf5(file)) {
+    const GoldenFile golden = GoldenFile::open(file);
+    std::string json = golden.config_json();
+    ConfigReading reading = read_config_json(json, printable(file) + ":/config");
+    return {std::move(reading), std::move(json)};
+  }
+  ConfigReading reading = read_config_file(file);  // has its size limited
+  return {std::move(reading), content(file)};
+}
+
+}  // namespace tokenview

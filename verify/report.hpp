@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace tokenview {
+
+using ReportValue =
+    std::variant<bool, std::int64_t, double, std::string, std::vector<std::int64_t>,
+                 std::vector<std::string>>;
+
+/// One line of a report in JSON Lines, schema "tokenview.report", version 1. Every record has the
+/// keys below, null where one has no meaning; a kind adds keys of its own and never changes these.
+struct ReportRecord {
+  std::string kind;                      // "tap", "case", "finding", "summary"
+  std::optional<std::string> file = {};  // as given on the command line
+  std::optional<std::string> case_name = {};
+  std::optional<std::string> step = {};  // "target", "step0", ...
+  std::optional<std::string> tap = {};
+  std::optional<std::int64_t> rank = {};
+  std::optional<double> observed = {};
+  std::optional<double> allowed = {};
+  std::optional<std::string> verdict = {};
+  std::vector<std::pair<std::string, ReportValue>> more = {};  // further keys, in this order
+};
+
+/// The record as one line of JSON in UTF-8, without the newline. A number that JSON does not have is
+/// the string "nan", "inf" or "-inf"; bytes that are not UTF-8 become U+FFFD.
+std::string json_line(const ReportRecord& record);
+
+}  // namespace tokenview

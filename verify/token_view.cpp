@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "verify/token_view.hpp"
+
+#include <algorithm>
+#include <charconv>
+
+#include "reference/program/error.hpp"
+
+namespace tokenview {
+namespace {
+
+/// True when `next` goes on where `run` ends.
+bool continues(const RowRun& run, const RowRun& next) {
+  if (run.kind != next.kind) return false;
+  if (run.kind == RowKind::pad) return run.content == next.content;
+  if (run.kind == RowKind::mix) return true;
+  return run.dp == next.dp && run.step == next.step && run.first + run.count == next.first;
+}
+
+std::string prefix_of(const RowRun& run, std::int32_t step) {
+  std::string prefix;
+  if (run.kind == RowKind::token && run.step != step) prefix += text("step", run.step, ':');
+  if (run.kind == RowKind::token && run.dp != 0) prefix += text('d', run.dp, ':');
+  return prefix;
+}
+
+}  // namespace
+
+void Rows::append(RowRun run) {
+  if (run.count <= 0) return;
+  if (run.kind != RowKind::token) run.first = run.dp = std::int16_t(run.step = 0);
+  if (run.kind != RowKind::pad) run.content = PadContent::zero;
+  size_ += run.count;
+  if (!runs_.empty() && continues(runs_.back(), run))
+    runs_.back().count += run.count;
+  else
+    runs_.push_back(run);
+}
+
+Rows Rows::slice(std::int64_t begin, std::int64_t end) const {
+  Rows part;
+  std::int64_t at = 0;
+  for (RowRun run : runs_) {
+    const std::int64_t from = std::max(begin, at), to = std::min(end, at + run.count);
+    at += run.count;
+    if (from >= to) continue;
+    if (run.kind == RowKind::token) run.first += std::int32_t(from - (at - run.count));
+    run.count = std::int32_t(to - from);
+    part.append(run);
+  }
+  return part;
+}
+
+RowRun Rows::at(std::int64_t index) const {
+  for (RowRun run : runs_) {
+    if (index < run.count) {
+      if (run.kind == RowKind::token) run.first += std::int32_t(index);
+      run.count = 1;
+      return run;
+    }
+    index -= run.count;
+  }
+  return {};
+}
+
+std::int64_t Rows::count(RowKind kind) const {
+  std::int64_t total = 0;
+  for (const RowRun& run : runs_) total += run.kind == kind ? run.count : 0;
+  return total;
+}
+
+std::int64_t first_difference(const Rows& a, const Rows& b) {
+  if (a == b) return -1;
+  const std::int64_t common = std::min(a.size(), b.size());
+  for (std::int64_t i = 0; i < common; ++i)
+    if (!(a.at(i) == b.at(i))) return i;
+  return common;
+}
+
+Rows mixed(const Rows& a, const Rows& b) {
+  if (a == b) return a;
+  Rows rows;
+  for (std::int64_t i = 0; i < a.size(); ++i) {
+    const RowRun row = a.at(i);
+    rows.append(row == b.at(i) ? row
+                               : RowRun{0, 1, 0, RowKind::mix, PadContent::zero, 0});
+  }
+  return rows;
+}
+
+std::string to_string(const Rows& rows, std::int32_t step) {
+  std::string out;
+  for (const RowRun& run : rows.runs()) {
+    if (!out.empty()) out += ',';
+    out += prefix_of(run, step);
+    if (run.kind == RowKind::token)
+      out += run.count == 1 ? std::to_string(run.first)
+                            : text(run.first, '-', run.first + run.count - 1);
+    else
+      out += text(run.kind == RowKind::pad ? "PAD" : "MIX",
+                  run.count == 1 ? std::string() : text('*', run.count));
+  }
+  return out;
+}
+
+std::string to_map(const Rows& rows, std::int32_t step) {
+  if (rows.size() > 16) return '[' + to_string(rows, step) + ']';
+  std::string out = "[";
+  for (std::int64_t i = 0; i < rows.size(); ++i) {
+    const RowRun row = rows.at(i);
+    if (i > 0) out += ',';
+    out += prefix_of(row, step);
+    out += row.kind == RowKind::token ? std::to_string(row.first)
+           : row.kind == RowKind::pad ? "PAD"
+                                      : "MIX";
+  }
+  return out + ']';
+}
+
+Rows parse_rows(std::string_view input) {
+  std::string_view rest = input;
+  const auto refuse = [&](const std::string& problem) {
+    throw UsageError(text("rows \"", input, "\": ", problem,
+                          ", expected runs such as 0-2, 9, PAD*2, MIX, d1:0-3"));
+  };
+  const auto number = [&](std::int32_t& value) {
+    const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), value);
+    if (error != std::errc() || value < 0) refuse(text("no number at \"", rest, '"'));
+    rest.remove_prefix(std::size_t(end - rest.data()));
+  };
+  const auto take = [&](std::string_view word) {
+    if (!rest.starts_with(word)) return false;
+    rest.remove_prefix(word.size());
+    return true;
+  };
+  const bool bracketed = take("[");
+  Rows rows;
+  while (!rest.empty() && rest.front() != ']') {
+    RowRun run;
+    run.count = 1;
+    if (take("step")) {
+      number(run.step);
+      if (!take(":")) refuse("a step is followed by a colon");
+    }
+    if (take("d")) {
+      std::int32_t dp = 0;
+      number(dp);
+      run.dp = std::int16_t(dp);
+      if (!take(":")) refuse("a dp rank is followed by a colon");
+    }
+    if (take("PAD") || take("MIX")) {
+      run.kind = input[std::size_t(rest.data() - input.data()) - 1] == 'D' ? RowKind::pad : RowKind::mix;
+      if (take("*")) number(run.count);
+    } else {
+      number(run.first);
+      if (take("-")) {
+        std::int32_t last = 0;
+        number(last);
+        if (last < run.first) refuse(text("the run ", run.first, '-', last, " is empty"));
+        run.count = last - run.first + 1;
+      }
+    }
+    rows.append(run);
+    if (!rest.empty() && rest.front() != ']' && !take(",")) refuse(text("unknown \"", rest, '"'));
+  }
+  if (bracketed != take("]") || !rest.empty()) refuse("brackets do not match");
+  return rows;
+}
+
+Completeness Completeness::complete(std::int32_t times, std::int32_t divisor) {
+  Completeness sum;
+  sum.counts_[0] = std::uint8_t(std::min(times, 255));
+  sum.divisor_ = divisor;
+  sum.normalise();
+  return sum;
+}
+
+Completeness Completeness::summand(std::int64_t index, std::int64_t size) {
+  if (size > std::int64_t(max_summands))
+    throw ShapeError(text("a sum of ", size, " ranks: at most ", max_summands, " are followed"));
+  Completeness sum;
+  sum.counts_[0] = 0;
+  sum.counts_[std::size_t(index)] = 1;
+  sum.size_ = std::int32_t(size);
+  sum.normalise();
+  return sum;
+}
+
+bool Completeness::add(const Completeness& other) {
+  if (size_ != other.size_ || divisor_ != other.divisor_) return false;
+  for (std::int32_t i = 0; i < size_; ++i)
+    counts_[std::size_t(i)] =
+        std::uint8_t(std::min(255, int(counts_[std::size_t(i)]) + other.counts_[std::size_t(i)]));
+  normalise();
+  return true;
+}
+
+void Completeness::multiply(std::int32_t factor) {
+  for (std::int32_t i = 0; i < size_; ++i)
+    counts_[std::size_t(i)] = std::uint8_t(std::min(255, counts_[std::size_t(i)] * factor));
+  normalise();
+}
+
+/// Summands that repeat with a shorter period are summands of fewer ranks: a value of which every
+/// dp rank's part is contained is one over tp alone.
+void Completeness::normalise() {
+  for (std::int32_t period = 1; period < size_; ++period) {
+    if (size_ % period != 0) continue;
+    bool repeats = true;
+    for (std::int32_t i = period; i < size_ && repeats; ++i)
+      repeats = counts_[std::size_t(i)] == counts_[std::size_t(i - period)];
+    if (!repeats) continue;
+    std::fill(counts_.begin() + period, counts_.begin() + size_, std::uint8_t{0});
+    size_ = period;
+    break;
+  }
+  if (size_ == 1 && divisor_ > 1 && counts_[0] % divisor_ == 0) {
+    counts_[0] = std::uint8_t(counts_[0] / divisor_);
+    divisor_ = 1;
+  }
+}
+
+std::string to_string(const Completeness& sum) {
+  if (sum.is_complete()) return "complete";
+  const std::string divided = sum.divisor() > 1 ? text('/', sum.divisor()) : std::string();
+  if (!sum.is_partial()) return text('x', sum.times(), divided);
+  std::string held;
+  for (std::int64_t i = 0; i < sum.size(); ++i) {
+    if (sum.count(i) == 0) continue;
+    if (!held.empty()) held += ',';
+    held += std::to_string(i);
+    if (sum.count(i) > 1) held += text('*', sum.count(i));
+  }
+  return text("partial ", held.empty() ? "none" : held, '/', sum.size(), divided);
+}
+
+std::string to_string(const TokenView& view, std::int32_t step) {
+  std::string out = to_string(view.rows, step);
+  if (!view.columns.all()) {
+    out += text(" columns ", view.columns.begin);
+    if (view.columns.end != view.columns.begin + 1) out += text('-', view.columns.end - 1);
+    out += text('/', view.columns.of);
+  }
+  if (!view.sum.is_complete()) out += ' ' + to_string(view.sum);
+  return out;
+}
+
+}  // namespace tokenview
