@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <numeric>
 #include <optional>
 #include <vector>
 
@@ -33,13 +34,13 @@ class SimComm {
   template <class X>
     requires Summable<Ops, X>
   X all_reduce(const X& x) {
-    return meet<X>("all_reduce", x, {}, [this](const auto& parts, std::int64_t) {
-      if (order_ != ReductionOrder::ring) return reduced(parts, 0);
-      const std::int64_t rows = ops_.extent(parts.front(), Axis::rows);
+    return meet<X>("all_reduce", x, {}, [](const SimComm& me, const std::vector<X>& parts) {
+      if (me.order_ != ReductionOrder::ring) return me.reduced(parts, 0);
+      const std::int64_t rows = me.ops_.extent(parts.front(), Axis::rows), size = me.size();
       std::vector<X> chunks;
-      for (std::int64_t c = 0; c < size(); ++c)
-        chunks.push_back(reduced(parts, c, Axis::rows, rows * c / size(), rows * (c + 1) / size()));
-      return ops_.concat(chunks, Axis::rows);
+      for (std::int64_t c = 0; c < size; ++c)
+        chunks.push_back(me.reduced(parts, c, Axis::rows, rows * c / size, rows * (c + 1) / size));
+      return me.ops_.concat(std::span<const X>(chunks), Axis::rows);
     });
   }
 
@@ -49,9 +50,10 @@ class SimComm {
   X all_gather(const X& x, Axis axis) {
     CollectiveCall call;
     call.axis = axis;
-    return meet<X>("all_gather", x, std::move(call), [this, axis](const auto& parts, std::int64_t) {
-      return ops_.concat(std::span<const X>(parts), axis);
-    });
+    return meet<X>("all_gather", x, std::move(call),
+                   [axis](const SimComm& me, const std::vector<X>& parts) {
+                     return me.ops_.concat(std::span<const X>(parts), axis);
+                   });
   }
 
   /// This rank's equal part of the sum along `axis`.
@@ -61,14 +63,49 @@ class SimComm {
     CollectiveCall call;
     call.axis = axis;
     return meet<X>("reduce_scatter", x, std::move(call),
-                   [this, axis](const auto& parts, std::int64_t place) {
-                     const std::int64_t width = ops_.extent(parts.front(), axis) / size();
-                     return reduced(parts, place, axis, place * width, (place + 1) * width);
+                   [axis](const SimComm& me, const std::vector<X>& parts) {
+                     const std::int64_t width = me.ops_.extent(parts.front(), axis) / me.size();
+                     return me.reduced(parts, me.place_, axis, me.place_ * width,
+                                       (me.place_ + 1) * width);
+                   });
+  }
+
+  /// The parts of all ranks joined along rows; rank i brings sizes[i] rows.
+  template <class X>
+    requires Movable<Ops, X>
+  X all_gather_v(const X& x, const std::vector<std::int64_t>& sizes) {
+    CollectiveCall call;
+    call.sizes = sizes;
+    return meet<X>("all_gather_v", x, std::move(call),
+                   [](const SimComm& me, const std::vector<X>& parts) {
+                     return me.ops_.concat(std::span<const X>(parts), Axis::rows);
+                   });
+  }
+
+  /// The rows of the sum that belong to this rank; rank i keeps sizes[i] of them, in rank order.
+  template <class X>
+    requires Summable<Ops, X>
+  X reduce_scatter_v(const X& x, const std::vector<std::int64_t>& sizes) {
+    CollectiveCall call;
+    call.sizes = sizes;
+    return meet<X>("reduce_scatter_v", x, std::move(call),
+                   [&sizes](const SimComm& me, const std::vector<X>& parts) {
+                     const auto mine = sizes.begin() + me.place_;
+                     const std::int64_t begin = std::accumulate(sizes.begin(), mine, std::int64_t{0});
+                     return me.reduced(parts, me.place_, Axis::rows, begin, begin + *mine);
                    });
   }
 
  private:
-  /// Brings `x` to the group; the result of the rank at `place` is result(parts, place).
+  /// What a rank brings to a meeting.
+  template <class X>
+  struct Operand {
+    const SimComm* comm;
+    const X* x;
+  };
+
+  /// Brings `x` to the group. The last rank to arrive makes every rank's result, each with the
+  /// arithmetic of its rank (which notes what it finds as that rank's): result(comm, parts).
   template <class X, class Result>
   X meet(const char* op, const X& x, CollectiveCall call, Result result) {
     call.op = op;
@@ -76,12 +113,15 @@ class SimComm {
     call.rows = ops_.extent(x, Axis::rows);
     call.cols = ops_.extent(x, Axis::cols);
     std::optional<X> out;
-    group_.meet(place_, std::move(call), module_, &x, &out,
+    const Operand<X> operand{this, &x};
+    group_.meet(place_, std::move(call), module_, &operand, &out,
                 [&](const std::vector<const void*>& operands, const std::vector<void*>& results) {
                   std::vector<X> parts;
-                  for (const void* operand : operands) parts.push_back(*static_cast<const X*>(operand));
+                  for (const void* of_rank : operands)
+                    parts.push_back(*static_cast<const Operand<X>*>(of_rank)->x);
                   for (std::size_t i = 0; i < results.size(); ++i)
-                    *static_cast<std::optional<X>*>(results[i]) = result(parts, std::int64_t(i));
+                    *static_cast<std::optional<X>*>(results[i]) =
+                        result(*static_cast<const Operand<X>*>(operands[i])->comm, parts);
                 });
     return std::move(*out);
   }

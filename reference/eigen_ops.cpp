@@ -231,6 +231,13 @@ typename EigenOps<S>::Tensor EigenOps<S>::rope(const Tensor& x, const Batch& bat
 }
 
 template <class S>
+typename EigenOps<S>::Tensor EigenOps<S>::pad_rows(const Tensor& x, std::int64_t count) const {
+  Tensor out = Tensor::Zero(x.rows() + count, x.cols());
+  out.topRows(x.rows()) = x;
+  return out;
+}
+
+template <class S>
 typename EigenOps<S>::Tensor EigenOps<S>::index_rows(const Tensor& x,
                                                      const std::vector<std::int64_t>& rows) const {
   Tensor out(Eigen::Index(rows.size()), x.cols());

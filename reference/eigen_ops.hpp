@@ -71,7 +71,7 @@ class EigenOps {
 
   // Weights, ids and caches.
   Weight load(const WeightSource& source, const WeightBlock& block) const;
-  Ids ids(const std::vector<std::int64_t>& values) const { return values; }
+  Ids ids(const Batch& batch) const { return batch.input_ids; }
   KvCache kv_cache(const AttentionShape& heads) const {
     return {heads.num_kv_heads * heads.head_dim, {}};
   }
@@ -114,6 +114,10 @@ class EigenOps {
                          bool renormalise) const;
   Tensor experts(const Tensor& x, const Routing& routing, const Weight& gate_up,
                  const Weight& down, std::int64_t first_expert) const;
+
+  // Pads.
+  Tensor pad_rows(const Tensor& x, std::int64_t count) const;
+  Tensor trim(const Tensor& x, std::int64_t rows) const { return slice(x, Axis::rows, 0, rows); }
 
   // Rows by index, and the greedy token of each row (equal logits: the lowest id).
   Tensor index_rows(const Tensor& x, const std::vector<std::int64_t>& rows) const;

@@ -8,7 +8,11 @@ SerialModel<S>::SerialModel(const ModelConfig& config, const WeightSource& sourc
     : config_(config),
       ops_(ops),
       shapes_(rank_shapes(config, 0, 1)),
-      weights_(WeightLoader<Ops>(ops_, source, config_, {}).model()) {}
+      weights_(WeightLoader<Ops>(ops_, source, config_, {}).model()),
+      protocol_({.parallel = {},
+                 .sequence_parallel_moe = false,
+                 .scatters = std::vector<bool>(weights_.layers.size()),
+                 .mtp_scatters = false}) {}
 
 template <class S>
 typename SerialModel<S>::State SerialModel<S>::empty_state() const {
@@ -18,7 +22,7 @@ typename SerialModel<S>::State SerialModel<S>::empty_state() const {
 template <class S>
 Matrix<S> SerialModel<S>::forward(State& state, const Batch& batch, TapSink<Ops>* taps) const {
   SoloComm solo;
-  SerialRank<S> rank(ops_, solo);
+  SerialRank<S> rank(ops_, solo, solo);
   rank.taps = taps;
   return tokenview::forward(rank, protocol_, weights_, config_, shapes_, state, batch);
 }
@@ -26,7 +30,7 @@ Matrix<S> SerialModel<S>::forward(State& state, const Batch& batch, TapSink<Ops>
 template <class S>
 Matrix<S> SerialModel<S>::logits(const Matrix<S>& hidden) const {
   SoloComm solo;
-  SerialRank<S> rank(ops_, solo);
+  SerialRank<S> rank(ops_, solo, solo);
   return compute_logits(rank, weights_, config_, hidden);
 }
 
@@ -35,7 +39,7 @@ Matrix<S> SerialModel<S>::mtp_forward(State& state, const Batch& batch,
                                       const std::vector<std::int64_t>& ids,
                                       const Matrix<S>& hidden) const {
   SoloComm solo;
-  SerialRank<S> rank(ops_, solo);
+  SerialRank<S> rank(ops_, solo, solo);
   return tokenview::mtp_forward(rank, protocol_, weights_, config_, shapes_, state, batch, ids,
                                 hidden);
 }
@@ -47,7 +51,7 @@ std::vector<std::vector<std::int64_t>> SerialModel<S>::draft(
     const std::vector<std::int32_t>& rejected, TapSink<Ops>* taps,
     DraftObserver<SerialRank<S>>* observer) const {
   SoloComm solo;
-  SerialRank<S> rank(ops_, solo);
+  SerialRank<S> rank(ops_, solo, solo);
   rank.taps = taps;
   return tokenview::draft(rank, protocol_, weights_, config_, shapes_, state, batch, hidden,
                           sampled, next, num_steps, rejected, observer != nullptr, observer);

@@ -48,7 +48,7 @@ class SerialModel {
   Ops ops_;
   RankShapes shapes_;
   ModelWeights<typename Ops::Weight> weights_;
-  ProtocolS<SerialRank<S>> protocol_;
+  Protocol<SerialRank<S>> protocol_;
 };
 
 extern template class SerialModel<float>;

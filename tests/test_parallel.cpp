@@ -7,8 +7,11 @@
 #include <boost/test/data/test_case.hpp>
 
 #include "comm_sim/run_ranks.hpp"
+#include "comm_sim/sim_mesh.hpp"
 #include "reference/program/error.hpp"
 #include "reference/program/presets.hpp"
+#include "reference/program/protocol_b.hpp"
+#include "reference/program/protocol_d.hpp"
 #include "reference/program/seeded_weights.hpp"
 #include "reference/serial_model.hpp"
 
@@ -54,30 +57,70 @@ Outputs run_serial(const ModelConfig& config, const WeightSource& source, const 
   return out;
 }
 
+enum class Layout { S, A, B, C, D };
+
+std::unique_ptr<Protocol<ShardedRank>> protocol_of(Layout layout, ParallelPlan plan) {
+  switch (layout) {
+    case Layout::B: return std::make_unique<ProtocolB<ShardedRank>>(plan);
+    case Layout::C: return std::make_unique<ProtocolC<ShardedRank>>(plan);
+    case Layout::D: return std::make_unique<ProtocolD<ShardedRank>>(plan);
+    default: return std::make_unique<Protocol<ShardedRank>>(plan);
+  }
+}
+
+/// Every data-parallel rank runs its own batch.
 std::vector<Outputs> run_sharded(const ModelConfig& config, const WeightSource& source,
-                                 const Batch& batch, std::int64_t tp, bool expert_parallel) {
+                                 std::vector<Batch> batches, const ParallelConfig& parallel,
+                                 Layout layout, std::size_t draft_steps = 3) {
+  const bool sharded = layout != Layout::S;
+  ParallelPlan plan{parallel, sharded, std::vector<bool>(std::size_t(config.num_hidden_layers)),
+                    layout > Layout::A && config.is_moe_layer(0)};
+  bool all_moe = true;
+  for (std::int64_t i = 0; i < config.num_hidden_layers; ++i) {
+    plan.scatters[std::size_t(i)] = layout > Layout::A && config.is_moe_layer(i);
+    all_moe = all_moe && config.is_moe_layer(i);
+  }
+  if (layout == Layout::D && !all_moe) {
+    plan.scatters.assign(plan.scatters.size(), false);
+    plan.mtp_scatters = false;
+  }
+  std::vector<std::int64_t> tokens, requests;
+  for (const Batch& batch : batches) {
+    tokens.push_back(batch.num_tokens());
+    requests.push_back(batch.num_sequences());
+  }
+  for (Batch& batch : batches) {
+    batch.tokens_across_dp = tokens;
+    batch.requests_across_dp = requests;
+  }
+
   const Ops ops;
-  return run_ranks(ops, tp, [&](Comm& comm) {
-    ShardedRank rank(ops, comm);
-    const ProtocolS<ShardedRank> protocol;
-    const auto weights = WeightLoader<Ops>(ops, source, config,
-                                           {.tp_rank = comm.rank(),
-                                            .tp_size = tp,
-                                            .expert_rank = comm.rank(),
-                                            .expert_size = tp,
-                                            .expert_parallel = expert_parallel})
-                             .model();
-    const RankShapes shapes = rank_shapes(config, comm.rank(), tp);
-    auto state = empty_state(ops, config, shapes);
-    Outputs out;
-    out.hidden = forward(rank, protocol, weights, config, shapes, state, batch);
-    out.logits = compute_logits(rank, weights, config, out.hidden);
-    const SampleRows sampled = sample_rows(batch);
-    const auto next = ops.argmax(ops.index_rows(out.logits, sampled.rows));
-    out.drafts = draft(rank, protocol, weights, config, shapes, state, batch, out.hidden, sampled,
-                       next, 3);
-    return out;
-  });
+  const auto protocol = protocol_of(layout, plan);
+  SimMesh mesh(parallel);
+  return mesh.run(
+      [&](const RankCoordinates&) -> const Ops& { return ops; },
+      [&](SimComms<Ops>& comms) {
+        ShardedRank rank(ops, comms.tp, comms.dp, comms.ep);
+        const auto weights = WeightLoader<Ops>(ops, source, config,
+                                               {.tp_rank = comms.at.tp,
+                                                .tp_size = parallel.tp,
+                                                .expert_rank = comms.at.ep,
+                                                .expert_size = parallel.tp * parallel.dp,
+                                                .expert_parallel = parallel.enable_expert_parallel,
+                                                .shared_expert_whole = sharded})
+                                 .model();
+        const Batch& batch = batches[std::size_t(comms.at.dp)];
+        const RankShapes shapes = rank_shapes(config, comms.at.tp, parallel.tp);
+        auto state = empty_state(ops, config, shapes);
+        Outputs out;
+        out.hidden = forward(rank, *protocol, weights, config, shapes, state, batch);
+        out.logits = compute_logits(rank, weights, config, out.hidden);
+        const SampleRows sampled = sample_rows(batch);
+        const auto next = ops.argmax(ops.index_rows(out.logits, sampled.rows));
+        out.drafts = draft(rank, *protocol, weights, config, shapes, state, batch, out.hidden,
+                           sampled, next, draft_steps);
+        return out;
+      });
 }
 
 double relative(const Matrix<double>& x, const Matrix<double>& y) {
@@ -97,11 +140,79 @@ BOOST_DATA_TEST_CASE(the_sharded_model_is_the_serial_model,
   const SeededWeights weights(config, 7);
   const Batch batch = two_requests(config);
   const Outputs serial = run_serial(config, weights, batch);
-  for (const Outputs& rank : run_sharded(config, weights, batch, tp, expert_parallel)) {
+  const ParallelConfig parallel{.tp = tp, .enable_expert_parallel = expert_parallel};
+  for (const Outputs& rank : run_sharded(config, weights, {batch}, parallel, Layout::S)) {
     BOOST_TEST(relative(rank.hidden, serial.hidden) <= bound);
     BOOST_TEST(relative(rank.logits, serial.logits) <= bound);
     BOOST_TEST((rank.drafts == serial.drafts));
   }
+}
+
+namespace {
+
+Batch prefill(std::int64_t tokens, const ModelConfig& config, std::int64_t seed) {
+  Batch batch;
+  for (std::int64_t i = 0; i < tokens; ++i) {
+    batch.input_ids.push_back((53 * i + 17 * seed + 5) % config.vocab_size);
+    batch.positions.push_back(i);
+  }
+  batch.query_start_loc = {0, std::int32_t(tokens)};
+  batch.num_computed = {0};
+  batch.slots = {0};
+  return batch;
+}
+
+}  // namespace
+
+BOOST_DATA_TEST_CASE(every_protocol_gives_the_serial_model_with_two_tokens_or_more,
+                     data::make({"qwen3-next", "qwen3.5-moe"}) * data::make({2, 4}) *
+                         data::make({1, 2}) * data::make({2, 3, 5, 10}),
+                     family, tp, dp, tokens) {
+  const ModelConfig config = config_of(family);
+  const SeededWeights weights(config, 11);
+  std::vector<Batch> batches;
+  for (std::int64_t d = 0; d < dp; ++d) batches.push_back(prefill(tokens + d, config, d));
+  std::vector<Outputs> serial;
+  for (const Batch& batch : batches) serial.push_back(run_serial(config, weights, batch));
+  const ParallelConfig parallel{.tp = tp, .dp = dp, .enable_expert_parallel = true};
+  for (const Layout layout : {Layout::S, Layout::A, Layout::C, Layout::D}) {
+    const auto ranks = run_sharded(config, weights, batches, parallel, layout);
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      const Outputs& expected = serial[i / std::size_t(tp)];
+      BOOST_TEST(relative(ranks[i].hidden, expected.hidden) <= bound);
+      BOOST_TEST(relative(ranks[i].logits, expected.logits) <= bound);
+      BOOST_TEST((ranks[i].drafts == expected.drafts));
+    }
+  }
+}
+
+BOOST_DATA_TEST_CASE(one_token_is_wrong_under_b_and_right_under_a_and_d, data::make({2, 4}), tp) {
+  const ModelConfig config = config_of("qwen3.5-moe");
+  const SeededWeights weights(config, 11);
+  const Batch batch = prefill(1, config, 0);
+  const Outputs serial = run_serial(config, weights, batch);
+  const ParallelConfig parallel{.tp = tp, .enable_expert_parallel = true};
+  for (const Layout layout : {Layout::A, Layout::D})
+    for (const Outputs& rank : run_sharded(config, weights, {batch}, parallel, layout))
+      BOOST_TEST(relative(rank.hidden, serial.hidden) <= bound);
+  const auto ranks = run_sharded(config, weights, {batch}, parallel, Layout::B, 1);
+  BOOST_TEST(relative(ranks[0].hidden, serial.hidden) > 1e-3);  // contaminated by the pad ranks
+  for (std::size_t i = 1; i < ranks.size(); ++i) BOOST_TEST(ranks[i].hidden.norm() == 0);
+}
+
+BOOST_DATA_TEST_CASE(without_the_mtp_gather_the_sampled_row_is_out_of_range,
+                     data::make({2, 4}) * data::make({2, 5, 10}), tp, tokens) {
+  const ModelConfig config = config_of("qwen3.5-moe");
+  const SeededWeights weights(config, 11);
+  const ParallelConfig parallel{.tp = tp, .enable_expert_parallel = true};
+  BOOST_CHECK_EXCEPTION(
+      run_sharded(config, weights, {prefill(tokens, config, 0)}, parallel, Layout::B, 1), ShapeError,
+      [&](const ShapeError& error) {
+        const auto shard = (tokens + tp - 1) / tp;
+        return std::string(error.what())
+                   .find(text("index_rows: index ", tokens - 1, " is out of range for ", shard,
+                              " rows")) != std::string::npos;
+      });
 }
 
 BOOST_DATA_TEST_CASE(experts_that_do_not_divide_by_the_ranks_are_placed_once,

@@ -28,7 +28,10 @@ std::string prefix_of(const RowRun& run, std::int32_t step) {
 
 void Rows::append(RowRun run) {
   if (run.count <= 0) return;
-  if (run.kind != RowKind::token) run.first = run.dp = std::int16_t(run.step = 0);
+  if (run.kind != RowKind::token) {
+    run.first = run.step = 0;
+    run.dp = 0;
+  }
   if (run.kind != RowKind::pad) run.content = PadContent::zero;
   size_ += run.count;
   if (!runs_.empty() && continues(runs_.back(), run))

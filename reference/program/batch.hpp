@@ -16,6 +16,9 @@ struct Batch {
   std::vector<std::int32_t> num_computed;      // [S] tokens of the sequence already in its caches
   std::vector<std::int32_t> slots;             // [S] where the sequence's caches live
   std::vector<std::int64_t> mrope_positions;   // [3, T] time, height, width; empty: positions thrice
+  std::vector<std::int64_t> tokens_across_dp;  // [dp] T of every data-parallel rank; empty: dp is one
+  std::vector<std::int64_t> requests_across_dp;  // [dp] requests of every rank: rows of a later draft pass
+  std::vector<std::int64_t> row_tokens;  // which token of the step each row is; empty: 0, 1, ...
   bool keep_states = false;  // keep the recurrent state after every row, for commit_accepted()
 
   std::int64_t num_tokens() const { return std::int64_t(input_ids.size()); }

@@ -16,22 +16,10 @@ struct LayerState {
   std::optional<typename Ops::GdnState> gdn;
 };
 
-/// residual := residual + hidden; returns its norm as the module `name`. Before the first layer
-/// there is no residual yet: it becomes hidden.
-template <class R>
-typename R::Tensor add_norm(R& rank, const char* name, LayerStream<typename R::Tensor>& stream,
-                            const typename R::Weight& w, double eps) {
-  if (stream.residual)
-    *stream.residual = rank.ops.add(*stream.residual, stream.hidden);
-  else
-    stream.residual = stream.hidden;
-  return rank.rms_norm(name, *stream.residual, w, eps);
-}
-
-/// One pre-norm decoder layer in the module this rank is in.
+/// One pre-norm decoder layer in the module this rank is in. `scatters` is its RSM flag.
 /// Source: transformers modeling_qwen3_next.py, Qwen3NextDecoderLayer; vllm qwen3_next.py.
 template <class R>
-LayerStream<typename R::Tensor> decoder_layer(R& rank, const Protocol<R>& protocol,
+LayerStream<typename R::Tensor> decoder_layer(R& rank, const Protocol<R>& protocol, bool scatters,
                                               const LayerWeights<typename R::Weight>& w,
                                               const ModelConfig& config, const RankShapes& shapes,
                                               LayerState<typename R::Ops>& state,
@@ -39,19 +27,19 @@ LayerStream<typename R::Tensor> decoder_layer(R& rank, const Protocol<R>& protoc
                                               LayerStream<typename R::Tensor> stream) {
   using T = typename R::Tensor;
   const double eps = config.rms_norm_eps;
+  LayerCall call{batch.num_tokens(), scatters, w.moe.has_value(), stream.residual.has_value()};
 
   // mixer
   stream.hidden = add_norm(rank, "input_layernorm", stream, w.input_layernorm, eps);
-  const T x = protocol.attention_input(rank, stream.hidden);  // [T, H] full
+  const T x = protocol.attention_input(rank, call, stream.hidden);  // [T, H] full
   const T mixed = w.self_attn
                       ? attention(rank, *w.self_attn, shapes, eps, *state.kv, batch, x)
                       : gated_delta_net(rank, *w.linear_attn, shapes.gdn, eps, *state.gdn, batch, x);
-  stream.hidden = protocol.attention_output(rank, mixed, *stream.residual);
+  stream.hidden = protocol.attention_output(rank, call, mixed, *stream.residual);
 
   // feed-forward
   stream.hidden = add_norm(rank, "post_attention_layernorm", stream, w.post_attention_layernorm, eps);
-  stream.hidden =
-      protocol.feed_forward_output(rank, feed_forward(rank, w, config, stream.hidden));
+  stream.hidden = protocol.feed_forward(rank, call, w, config, batch, stream.hidden);
   if (rank.taps != nullptr) rank.tap(rank.ops.add(*stream.residual, stream.hidden));
   return stream;
 }

@@ -51,7 +51,7 @@ std::vector<typename R::Ops::Ids> draft(R& rank, const Protocol<R>& protocol,
   const auto& ops = rank.ops;
   std::vector<Ids> drafts;
   Batch pass = batch;
-  Ids ids = ops.next_ids(ops.ids(batch.input_ids), batch, sampled.rows, next);
+  Ids ids = ops.next_ids(ops.ids(batch), batch, sampled.rows, next);
   T fed = hidden;
   for (std::size_t step = 0; step < num_steps; ++step) {
     if (observer != nullptr) observer->before_step(step, ids, pass);

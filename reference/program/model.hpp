@@ -52,13 +52,20 @@ typename R::Tensor forward(R& rank, const Protocol<R>& protocol,
                            const Batch& batch) {
   using T = typename R::Tensor;
   const auto scope = rank.enter("model");
-  LayerStream<T> stream{rank.tap(embed(rank, w, rank.ops.ids(batch.input_ids)), "embed_tokens"), {}};
+  LayerStream<T> stream = protocol.model_entry(
+      rank, rank.tap(embed(rank, w, rank.ops.ids(batch)), "embed_tokens"));
   for (std::size_t i = 0; i < w.layers.size(); ++i) {
+    const bool scatters = protocol.plan.scatters[i];
+    protocol.before_layer(rank,
+                          {batch.num_tokens(), scatters, w.layers[i].moe.has_value(),
+                           stream.residual.has_value()},
+                          stream);
     const auto layer = rank.enter("layers", std::int64_t(i));
-    stream = decoder_layer(rank, protocol, w.layers[i], config, shapes, state.layers[i], batch,
-                           std::move(stream));
+    stream = decoder_layer(rank, protocol, scatters, w.layers[i], config, shapes, state.layers[i],
+                           batch, std::move(stream));
   }
-  return rank.tap(add_norm(rank, "norm", stream, w.norm, config.rms_norm_eps));
+  return rank.tap(protocol.model_exit(rank, std::move(stream), w.norm, config.rms_norm_eps,
+                                      batch.num_tokens()));
 }
 
 }  // namespace tokenview

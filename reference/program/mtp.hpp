@@ -22,13 +22,14 @@ typename R::Tensor mtp_forward(R& rank, const Protocol<R>& protocol,
                             mtp.pre_fc_norm_embedding, eps);                         // [T, H]
   const T h = rank.rms_norm("pre_fc_norm_hidden", hidden, mtp.pre_fc_norm_hidden, eps);  // [T, H]
   const T block = rank.ops.linear(rank.ops.concat_features(e, h), mtp.fc);       // [T, H/tp]
-  LayerStream<T> stream{rank.tap(rank.tp.all_gather(block, Axis::cols), "fc"), {}};  // [T, H]
+  const T projected = rank.tap(rank.tp.all_gather(block, Axis::cols), "fc");     // [T, H]
+  LayerStream<T> stream = protocol.mtp_entry(rank, projected, batch.num_tokens());
   {
     const auto layer = rank.enter("layers", 0);
-    stream = decoder_layer(rank, protocol, mtp.layer, config, shapes, state.mtp, batch,
-                           std::move(stream));
+    stream = decoder_layer(rank, protocol, protocol.plan.mtp_scatters, mtp.layer, config, shapes,
+                           state.mtp, batch, std::move(stream));
   }
-  return add_norm(rank, "norm", stream, mtp.norm, eps);
+  return protocol.mtp_exit(rank, std::move(stream), mtp.norm, eps, batch.num_tokens());
 }
 
 }  // namespace tokenview

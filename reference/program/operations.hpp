@@ -74,7 +74,7 @@ concept ModelOps =
       typename Ops::Tensor;
       // Weights, ids and caches.
       { ops.load(source, block) } -> std::same_as<typename Ops::Weight>;
-      { ops.ids(indices) } -> std::same_as<typename Ops::Ids>;               // [T]
+      { ops.ids(batch) } -> std::same_as<typename Ops::Ids>;                 // [T]
       { ops.kv_cache(heads) } -> std::same_as<typename Ops::KvCache>;        // empty
       { ops.gdn_state(gdn_shape, n) } -> std::same_as<typename Ops::GdnState>;  // empty; kernel n
       // Row-local: the result of a row depends on that row alone.
@@ -104,6 +104,9 @@ concept ModelOps =
       // Experts.
       { ops.route(x, n, flag) } -> std::same_as<typename Ops::Routing>;      // logits, k, renormalise
       { ops.experts(x, routing, w, w, n) } -> std::same_as<typename Ops::Tensor>;  // from expert n on
+      // Pads. Their rows belong to no token.
+      { ops.pad_rows(x, n) } -> std::same_as<typename Ops::Tensor>;          // n zero rows at the end
+      { ops.trim(x, n) } -> std::same_as<typename Ops::Tensor>;              // the first n rows; drops pads only
       // Rows by index, and the greedy token of each row.
       { ops.index_rows(x, indices) } -> std::same_as<typename Ops::Tensor>;
       { ops.argmax(x) } -> std::same_as<typename Ops::Ids>;
@@ -114,13 +117,18 @@ concept ModelOps =
 /// the same order. Parts are in rank order along `axis`.
 template <class Comm, class Ops>
 concept Communicator = requires(Comm& comm, const typename Ops::Tensor& x, Axis axis,
-                                const ModulePath& module) {
+                                const typename Ops::Routing& routing,
+                                const std::vector<std::int64_t>& sizes, const ModulePath& module) {
   { comm.rank() } -> std::convertible_to<std::int64_t>;
   { comm.size() } -> std::convertible_to<std::int64_t>;
   comm.locate(module);  // where the rank is, for messages
   { comm.all_reduce(x) } -> std::same_as<typename Ops::Tensor>;        // the sum, on every rank
   { comm.all_gather(x, axis) } -> std::same_as<typename Ops::Tensor>;  // the join, on every rank
   { comm.reduce_scatter(x, axis) } -> std::same_as<typename Ops::Tensor>;  // this rank's part of the sum
+  // Variable-size forms along rows: rank i brings, or keeps, sizes[i] rows.
+  { comm.all_gather_v(x, sizes) } -> std::same_as<typename Ops::Tensor>;
+  { comm.reduce_scatter_v(x, sizes) } -> std::same_as<typename Ops::Tensor>;
+  { comm.all_gather_v(routing, sizes) } -> std::same_as<typename Ops::Routing>;
 };
 
 }  // namespace tokenview

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <optional>
+#include <string_view>
 
-#include "reference/program/rank.hpp"
+#include "reference/program/feed_forward.hpp"
+#include "reference/program/parallel_plan.hpp"
 
 namespace tokenview {
 
@@ -14,38 +16,91 @@ struct LayerStream {
   std::optional<T> residual;  // absent before the first layer
 };
 
+/// One call of a decoder layer, as its protocol sees it.
+struct LayerCall {
+  std::int64_t num_tokens;  // T: the rows of positions, the layer's only source of it
+  bool scatters;            // RSM: the mixer's output is to be reduce-scattered
+  bool is_moe;
+  bool has_residual;
+  bool on_shard = false;    // what the protocol took the input for
+};
+
+/// residual := residual + hidden; returns its norm as the module `name`. Before the first layer
+/// there is no residual yet: it becomes hidden.
+template <class R>
+typename R::Tensor add_norm(R& rank, const char* name, LayerStream<typename R::Tensor>& stream,
+                            const typename R::Weight& w, double eps) {
+  if (stream.residual)
+    *stream.residual = rank.ops.add(*stream.residual, stream.hidden);
+  else
+    stream.residual = stream.hidden;
+  return rank.rms_norm(name, *stream.residual, w, eps);
+}
+
 /// Where tokens are gathered and scattered, and where partial sums are completed. One class a
-/// published protocol; the layers, the model and the drafter call these points and nothing else.
+/// published protocol; layers, model and drafter call these points and move nothing themselves.
+///
+/// This base is protocol S, sequence parallelism off, and protocol A, where the MoE block alone works
+/// on shards and gathers again: full rows at every boundary, and the mixer's output all-reduced.
+/// Source: vllm qwen3_next.py before PR 47006.
 template <class R>
 class Protocol {
  public:
   using T = typename R::Tensor;
+  using W = typename R::Weight;
+
+  explicit Protocol(ParallelPlan parallel_plan) : plan(std::move(parallel_plan)) {}
   virtual ~Protocol() = default;
 
-  /// Normed hidden at a layer's entry -> the full rows that attention needs.
-  virtual T attention_input(R& rank, const T& hidden) const = 0;
+  const ParallelPlan plan;
+  virtual std::string_view name() const { return plan.sequence_parallel_moe ? "A" : "S"; }
 
-  /// A mixer's partial output [T, H] -> the hidden rows of the post-attention norm. `residual` is
-  /// brought to the same rows.
-  virtual T attention_output(R& rank, const T& partial, T& residual) const = 0;
+  /// Model entry: the embedding, full [T, H] -> the stream that the first layer takes.
+  virtual LayerStream<T> model_entry(R&, const T& embedded) const { return {embedded, {}}; }
 
-  /// A feed-forward's output, partial where its weights are split -> the rows of the layer boundary.
-  virtual T feed_forward_output(R& rank, const T& partial) const = 0;
-};
+  /// Before a layer of the target.
+  virtual void before_layer(R&, const LayerCall&, LayerStream<T>&) const {}
 
-/// Sequence parallelism off: full rows everywhere, two all-reduces a layer.
-/// Source: vllm qwen3_next.py with reduce_results = True.
-template <class R>
-class ProtocolS final : public Protocol<R> {
- public:
-  using T = typename R::Tensor;
+  /// Normed hidden at a layer's entry -> the full rows that the mixer needs.
+  virtual T attention_input(R&, LayerCall&, const T& hidden) const { return hidden; }
 
-  T attention_input(R&, const T& hidden) const override { return hidden; }
-  T attention_output(R& rank, const T& partial, T&) const override {
+  /// A mixer's partial output [T, H] -> the rows of the post-attention norm. `residual` is brought to
+  /// the same rows.
+  virtual T attention_output(R& rank, const LayerCall&, const T& partial, T&) const {
     return rank.tp.all_reduce(partial);
   }
-  T feed_forward_output(R& rank, const T& partial) const override {
-    return rank.tp.all_reduce(partial);
+
+  /// The feed-forward, as the module `mlp`, on the rows of the post-attention norm -> the rows of the
+  /// layer boundary, complete.
+  virtual T feed_forward(R& rank, const LayerCall&, const LayerWeights<W>& w,
+                         const ModelConfig& config, const Batch& batch, const T& x) const {
+    const T out = local_feed_forward(rank, w, config, {plan.sequence_parallel_moe, false}, batch, x);
+    return w.moe && plan.sequence_parallel_moe ? out : rank.tp.all_reduce(out);
+  }
+
+  /// Target exit: the stream after the last layer -> hidden full [T, H] after the final norm.
+  virtual T model_exit(R& rank, LayerStream<T> stream, const W& norm, double eps,
+                       std::int64_t) const {
+    return add_norm(rank, "norm", stream, norm, eps);
+  }
+
+  /// MTP entry: fc's output, full [T, H] -> the stream that its layer takes.
+  virtual LayerStream<T> mtp_entry(R&, const T& projected, std::int64_t) const {
+    return {projected, {}};
+  }
+
+  /// MTP exit: the stream after its layer -> hidden full [T, H] after mtp.norm.
+  virtual T mtp_exit(R& rank, LayerStream<T> stream, const W& norm, double eps,
+                     std::int64_t) const {
+    return add_norm(rank, "norm", stream, norm, eps);
+  }
+
+ protected:
+  T local_feed_forward(R& rank, const LayerWeights<W>& w, const ModelConfig& config,
+                       const MoeLayout& layout, const Batch& batch, const T& x) const {
+    const auto scope = rank.enter("mlp");
+    return w.moe ? moe_block(rank, *w.moe, config, layout, batch, x)
+                 : rank.tap(swiglu(rank, *w.dense, x));
   }
 };
 

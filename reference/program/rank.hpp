@@ -28,14 +28,22 @@ class Rank {
   using Tensor = typename Ops::Tensor;
   using Weight = typename Ops::Weight;
 
-  Rank(const Ops& arithmetic, Comm& tensor_parallel) : ops(arithmetic), tp(tensor_parallel) {
-    tp.locate(module);
+  /// `expert_parallel` spans dp x tp, `data_parallel` the ranks of equal tp.
+  Rank(const Ops& arithmetic, Comm& tensor_parallel, Comm& data_parallel, Comm& expert_parallel)
+      : ops(arithmetic), tp(tensor_parallel), dp(data_parallel), ep(expert_parallel) {
+    for (Comm* group : {&tp, &dp, &ep}) group->locate(module);
+    if constexpr (requires { ops.locate(module); }) ops.locate(module);
   }
+  /// A group of its own for everything: the serial model, or tp alone where dp is one.
+  Rank(const Ops& arithmetic, Comm& tensor_parallel, Comm& data_parallel)
+      : Rank(arithmetic, tensor_parallel, data_parallel, tensor_parallel) {}
   Rank(const Rank&) = delete;
   Rank& operator=(const Rank&) = delete;
 
   const Ops& ops;
   Comm& tp;
+  Comm& dp;
+  Comm& ep;
   ModulePath module;
   TapSink<Ops>* taps = nullptr;  // nullptr: nothing is recorded
 

@@ -24,6 +24,14 @@ struct SoloComm {
   X reduce_scatter(const X& x, Axis) {
     return x;
   }
+  template <class X>
+  X all_gather_v(const X& x, const std::vector<std::int64_t>&) {
+    return x;
+  }
+  template <class X>
+  X reduce_scatter_v(const X& x, const std::vector<std::int64_t>&) {
+    return x;
+  }
 };
 
 }  // namespace tokenview

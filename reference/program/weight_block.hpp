@@ -39,6 +39,7 @@ struct WeightBlock {
   std::vector<Range> in;
   std::vector<Range> experts;
   std::int64_t padded_out = 0;  // rows that the stored axis is extended to with zeros; 0: none
+  std::int64_t part = 0, parts = 1;  // which of how many parts of the split axis this is
 
   bool per_expert() const { return shape.size() == 3 && shape[1] != 1; }
 };

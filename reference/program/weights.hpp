@@ -83,6 +83,8 @@ struct WeightPlacement {
   std::int64_t tp_rank = 0, tp_size = 1;
   std::int64_t expert_rank = 0, expert_size = 1;  // dp * tp ranks share the routed experts
   bool expert_parallel = false;  // whole experts a rank, else a slice of every expert
+  bool shared_expert_whole = false;  // not split over tp: under sequence-parallel MoE
+  bool dense_whole = false;          // dense feed-forwards not split over tp: protocol E
 };
 
 /// Loads one rank's part of every weight. Names are the Hugging Face library's.
@@ -103,7 +105,9 @@ class WeightLoader {
                                  .out = {vocab},
                                  .in = {},
                                  .experts = {},
-                                 .padded_out = padded_vocab_size(c_)});
+                                 .padded_out = padded_vocab_size(c_),
+                                 .part = at_.tp_rank,
+                                 .parts = at_.tp_size});
     };
     ModelWeights<W> model{.embed_tokens = vocabulary("model.embed_tokens.weight"),
                           .first_vocab_row = vocab.begin,
@@ -129,11 +133,11 @@ class WeightLoader {
   /// This rank's block of `units` equal groups of output rows.
   W rows(const std::string& name, std::vector<std::int64_t> shape) const {
     const Range block = block_of(shape[0], at_.tp_rank, at_.tp_size);
-    return ops_.load(source_, {name, std::move(shape), {block}, {}, {}, 0});
+    return ops_.load(source_, {name, std::move(shape), {block}, {}, {}, 0, at_.tp_rank, at_.tp_size});
   }
   W columns(const std::string& name, std::vector<std::int64_t> shape) const {
     const Range block = block_of(shape[1], at_.tp_rank, at_.tp_size);
-    return ops_.load(source_, {name, std::move(shape), {}, {block}, {}, 0});
+    return ops_.load(source_, {name, std::move(shape), {}, {block}, {}, 0, at_.tp_rank, at_.tp_size});
   }
 
   LayerWeights<W> layer(const std::string& prefix, LayerType type, bool is_moe) const {
@@ -152,7 +156,7 @@ class WeightLoader {
     if (is_moe)
       w.moe = moe(prefix + "mlp.");
     else
-      w.dense = swiglu(prefix + "mlp.", c_.intermediate_size);
+      w.dense = swiglu(prefix + "mlp.", c_.intermediate_size, at_.dense_whole);
     return w;
   }
 
@@ -165,7 +169,9 @@ class WeightLoader {
                                  {{kv.begin * d, kv.end * d}},
                                  {},
                                  {},
-                                 0});
+                                 0,
+                                 kv.begin / kv.size(),
+                                 c_.num_key_value_heads / kv.size()});
     };
     block_of(c_.num_attention_heads, at_.tp_rank, at_.tp_size);  // whole heads only
     return {.q_proj = rows(prefix + "q_proj.weight", {c_.num_attention_heads * 2 * d, h}),
@@ -196,7 +202,9 @@ class WeightLoader {
                                                   segments,
                                                   {},
                                                   {},
-                                                  0}),
+                                                  0,
+                                                  at_.tp_rank,
+                                                  at_.tp_size}),
                     .A_log = rows(prefix + "A_log", {heads}),
                     .dt_bias = rows(prefix + "dt_bias", {heads}),
                     .norm = whole(prefix + "norm.weight", {c_.linear_value_head_dim}),
@@ -206,7 +214,8 @@ class WeightLoader {
       w.in_proj_ba = rows(prefix + "in_proj_ba.weight", {2 * heads, h});
     } else {
       w.in_proj_qkv =
-          ops_.load(source_, {prefix + "in_proj_qkv.weight", {c_.conv_dim(), h}, segments, {}, {}, 0});
+          ops_.load(source_, {prefix + "in_proj_qkv.weight", {c_.conv_dim(), h}, segments, {}, {}, 0,
+                                                        at_.tp_rank, at_.tp_size});
       w.in_proj_z = rows(prefix + "in_proj_z.weight", {value, h});
       w.in_proj_b = rows(prefix + "in_proj_b.weight", {heads, h});
       w.in_proj_a = rows(prefix + "in_proj_a.weight", {heads, h});
@@ -214,16 +223,23 @@ class WeightLoader {
     return w;
   }
 
-  SwigluWeights<W> swiglu(const std::string& prefix, std::int64_t width) const {
-    return {.gate_proj = rows(prefix + "gate_proj.weight", {width, c_.hidden_size}),
-            .up_proj = rows(prefix + "up_proj.weight", {width, c_.hidden_size}),
-            .down_proj = columns(prefix + "down_proj.weight", {c_.hidden_size, width})};
+  SwigluWeights<W> swiglu(const std::string& prefix, std::int64_t width, bool is_whole) const {
+    const std::int64_t h = c_.hidden_size;
+    if (is_whole)
+      return {.gate_proj = whole(prefix + "gate_proj.weight", {width, h}),
+              .up_proj = whole(prefix + "up_proj.weight", {width, h}),
+              .down_proj = whole(prefix + "down_proj.weight", {h, width})};
+    return {.gate_proj = rows(prefix + "gate_proj.weight", {width, h}),
+            .up_proj = rows(prefix + "up_proj.weight", {width, h}),
+            .down_proj = columns(prefix + "down_proj.weight", {h, width})};
   }
 
   MoeWeights<W> moe(const std::string& prefix) const {
     const std::int64_t h = c_.hidden_size, e = c_.num_experts, i = c_.moe_intermediate_size;
-    WeightBlock gate_up{prefix + "experts.gate_up_proj", {e, 2 * i, h}, {}, {}, {}, 0};
-    WeightBlock down{prefix + "experts.down_proj", {e, h, i}, {}, {}, {}, 0};
+    WeightBlock gate_up{prefix + "experts.gate_up_proj", {e, 2 * i, h}, {}, {}, {}, 0, at_.expert_rank,
+                        at_.expert_size};
+    WeightBlock down{prefix + "experts.down_proj", {e, h, i}, {}, {}, {}, 0, at_.expert_rank,
+                     at_.expert_size};
     if (at_.expert_parallel) {
       const Range mine = expert_block(e, at_.expert_rank, at_.expert_size);
       gate_up.experts = down.experts = {mine};
@@ -239,7 +255,8 @@ class WeightLoader {
                     .shared_expert = {},
                     .shared_expert_gate = {}};
     if (c_.shared_expert_intermediate_size > 0) {
-      w.shared_expert = swiglu(prefix + "shared_expert.", c_.shared_expert_intermediate_size);
+      w.shared_expert = swiglu(prefix + "shared_expert.", c_.shared_expert_intermediate_size,
+                               at_.shared_expert_whole);
       w.shared_expert_gate = whole(prefix + "shared_expert_gate.weight", {1, h});
     }
     return w;

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <deque>
+#include <optional>
+#include <type_traits>
+#include <vector>
+
+#include "comm_sim/sim_comm.hpp"
+#include "reference/program/config.hpp"
+
+namespace tokenview {
+
+/// Where a rank is in a dp x pp x tp world; ranks are numbered with tp fastest.
+/// Source: vllm parallel_state.py; expert parallelism spans dp x tp at one pipeline stage.
+struct RankCoordinates {
+  std::int64_t world = 0;
+  std::int64_t tp = 0;
+  std::int64_t pp = 0;
+  std::int64_t dp = 0;
+  std::int64_t ep = 0;
+};
+
+inline RankCoordinates coordinates_of(std::int64_t world, const ParallelConfig& parallel) {
+  RankCoordinates at;
+  at.world = world;
+  at.tp = world % parallel.tp;
+  at.pp = world / parallel.tp % parallel.pp;
+  at.dp = world / (parallel.tp * parallel.pp);
+  at.ep = at.dp * parallel.tp + at.tp;
+  return at;
+}
+
+/// One rank's ends of its groups.
+template <class Ops>
+struct SimComms {
+  RankCoordinates at;
+  SimComm<Ops> tp, dp, ep;
+};
+
+/// A simulated dp x pp x tp world with its groups.
+class SimMesh {
+ public:
+  explicit SimMesh(const ParallelConfig& parallel)
+      : parallel_(parallel), world_(parallel.world_size()) {
+    const auto members = [&](auto same) {
+      std::vector<std::int64_t> ranks;
+      for (std::int64_t rank = 0; rank < world_.size(); ++rank)
+        if (same(coordinates_of(rank, parallel_))) ranks.push_back(rank);
+      return ranks;
+    };
+    for (std::int64_t dp = 0; dp < parallel.dp; ++dp)
+      for (std::int64_t pp = 0; pp < parallel.pp; ++pp)
+        tp_.emplace_back(world_, "tp", members([&](const RankCoordinates& r) {
+                           return r.dp == dp && r.pp == pp;
+                         }));
+    for (std::int64_t pp = 0; pp < parallel.pp; ++pp) {
+      for (std::int64_t tp = 0; tp < parallel.tp; ++tp)
+        dp_.emplace_back(world_, "dp", members([&](const RankCoordinates& r) {
+                           return r.tp == tp && r.pp == pp;
+                         }));
+      ep_.emplace_back(world_, "ep", members([&](const RankCoordinates& r) { return r.pp == pp; }));
+    }
+  }
+
+  const ParallelConfig& parallel() const { return parallel_; }
+  Group& tp(const RankCoordinates& at) { return tp_[std::size_t(at.dp * parallel_.pp + at.pp)]; }
+  Group& dp(const RankCoordinates& at) { return dp_[std::size_t(at.pp * parallel_.tp + at.tp)]; }
+  Group& ep(const RankCoordinates& at) { return ep_[std::size_t(at.pp)]; }
+
+  /// Runs `body(comms)` on every rank with `ops_of(coordinates)` as its arithmetic; returns the
+  /// results in rank order. Throws the first error of any rank, with the rank named.
+  template <class OpsOf, class Body>
+  auto run(OpsOf ops_of, Body body, ReductionOrder order = ReductionOrder::rank) {
+    using Ops = std::remove_cvref_t<std::invoke_result_t<OpsOf&, const RankCoordinates&>>;
+    using Result = std::invoke_result_t<Body&, SimComms<Ops>&>;
+    std::vector<std::optional<Result>> results(static_cast<std::size_t>(world_.size()));
+    world_.run([&](std::int64_t rank) {
+      const RankCoordinates at = coordinates_of(rank, parallel_);
+      in_scope(text("tp=", at.tp, " dp=", at.dp, " pp=", at.pp), [&] {
+        const Ops& ops = ops_of(at);
+        SimComms<Ops> comms{at,
+                            {ops, tp(at), rank, order},
+                            {ops, dp(at), rank, order},
+                            {ops, ep(at), rank, order}};
+        results[std::size_t(rank)].emplace(body(comms));
+      });
+    });
+    std::vector<Result> in_rank_order;
+    for (auto& result : results) in_rank_order.push_back(std::move(*result));
+    return in_rank_order;
+  }
+
+ private:
+  ParallelConfig parallel_;
+  World world_;
+  std::deque<Group> tp_, dp_, ep_;  // a world keeps their addresses
+};
+
+}  // namespace tokenview

@@ -1,0 +1,394 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "verify/view_ops.hpp"
+
+#include <algorithm>
+
+#include "reference/program/error.hpp"
+
+namespace tokenview {
+namespace {
+
+constexpr RowRun mix_row{0, 1, 0, RowKind::mix, PadContent::zero, 0};
+
+/// The extent that is left of `extent` by `ranges`.
+std::int64_t held(const std::vector<Range>& ranges, std::int64_t extent) {
+  if (ranges.empty()) return extent;
+  std::int64_t total = 0;
+  for (const Range& range : ranges) total += range.size();
+  return total;
+}
+
+}  // namespace
+
+void ViewOps::find(FindingKind kind, const char* operation, const char* tensor,
+                   std::string expected_view, std::string actual, std::int64_t first_bad_row) const {
+  findings_->push_back({at_, kind, operation, module_ == nullptr ? "" : module_->str(), tensor,
+                        std::move(expected_view), std::move(actual), first_bad_row});
+}
+
+void ViewOps::require_complete(const char* operation, const char* tensor, const Tensor& x) const {
+  if (!x.sum.is_complete())
+    find(FindingKind::completeness, operation, tensor, "complete", to_string(x.sum));
+}
+
+void ViewOps::require_same_rows(const char* operation, const char* tensor, const Rows& expected_rows,
+                                const Rows& actual) const {
+  if (!(expected_rows == actual))
+    find(FindingKind::rows, operation, tensor, to_map(expected_rows, step_), to_map(actual, step_),
+         first_difference(expected_rows, actual));
+}
+
+Rows ViewOps::expected(const Batch& batch) const {
+  Rows rows;
+  if (batch.row_tokens.empty()) {
+    rows = Rows::tokens(batch.num_real_tokens(), std::int16_t(at_.dp), step_);
+  } else {
+    for (const std::int64_t token : batch.row_tokens)
+      rows.append({std::int32_t(token), 1, std::int16_t(at_.dp), RowKind::token, PadContent::zero,
+                   step_});
+  }
+  rows.append_pads(batch.num_tokens() - rows.size(), PadContent::stale);
+  return rows;
+}
+
+ViewOps::Weight ViewOps::load(const WeightSource&, const WeightBlock& block) const {
+  const std::size_t out_axis = block.per_expert() ? 1 : 0;
+  Weight w;
+  w.out = held(block.out, block.padded_out > 0 ? block.padded_out : block.shape[out_axis]);
+  w.in = block.shape.size() == 1 ? 1 : held(block.in, block.shape.back());
+  const ColumnBlock part{std::int16_t(block.part), std::int16_t(block.part + 1),
+                         std::int16_t(block.parts)};
+  if (block.per_expert()) {
+    w.expert_part = block.part;
+    w.expert_parts = block.parts;
+  } else if (!block.in.empty()) {
+    w.in_block = part;
+  } else if (!block.out.empty()) {
+    w.out_block = part;
+  }
+  return w;
+}
+
+ViewOps::Tensor ViewOps::embed(const Ids& ids, const Weight& table, std::int64_t) const {
+  Tensor x;
+  x.rows = ids.rows;
+  x.width = table.in;
+  x.sum = Completeness::summand(table.out_block.begin, table.out_block.of);
+  return x;
+}
+
+ViewOps::Tensor ViewOps::linear(const Tensor& x, const Weight& w) const {
+  if (x.width != w.in)
+    throw ShapeError(text("linear: operand has ", x.width, " columns, the weight takes ", w.in));
+  if (!(x.columns == w.in_block))
+    find(FindingKind::columns, "linear", "x", text(w.in_block.begin, '/', w.in_block.of), name(x));
+  Tensor y = x;
+  y.width = w.out;
+  y.columns = w.out_block;
+  if (w.in_block.of > 1) {
+    require_complete("linear", "x", x);
+    y.sum = Completeness::summand(w.in_block.begin, w.in_block.of);
+  }
+  return y;
+}
+
+ViewOps::Tensor ViewOps::add(const Tensor& x, const Tensor& y) const {
+  require_same_rows("add", "y", x.rows, y.rows);
+  if (x.rows.size() != y.rows.size())
+    throw ShapeError(text("add: operands have ", x.rows.size(), " and ", y.rows.size(), " rows"));
+  if (!(x.sum == y.sum))
+    find(FindingKind::completeness, "add", "y", to_string(x.sum), to_string(y.sum));
+  if (!(x.columns == y.columns)) find(FindingKind::columns, "add", "y", name(x), name(y));
+  Tensor out = x;
+  out.rows = mixed(x.rows, y.rows);
+  return out;
+}
+
+ViewOps::Tensor ViewOps::rms_norm(const Tensor& x, const Weight&, double) const {
+  require_complete("rms_norm", "x", x);
+  if (!x.columns.all()) find(FindingKind::columns, "rms_norm", "x", "all columns", name(x));
+  return x;
+}
+
+ViewOps::Tensor ViewOps::head_rms_norm(const Tensor& x, const Weight&, double) const {
+  require_complete("head_rms_norm", "x", x);
+  return x;
+}
+
+ViewOps::Tensor ViewOps::silu_mul(const Tensor& gate, const Tensor& up) const {
+  require_complete("silu_mul", "gate", gate);
+  require_complete("silu_mul", "up", up);
+  require_same_rows("silu_mul", "up", gate.rows, up.rows);
+  return gate;
+}
+
+ViewOps::Tensor ViewOps::sigmoid_mul(const Tensor& x, const Tensor& gate) const {
+  require_complete("sigmoid_mul", "gate", gate);
+  require_same_rows("sigmoid_mul", "gate", x.rows, gate.rows);
+  return x;
+}
+
+ViewOps::Tensor ViewOps::sigmoid_scale(const Tensor& x, const Tensor& gate) const {
+  return sigmoid_mul(x, gate);
+}
+
+ViewOps::Tensor ViewOps::concat_features(const Tensor& x, const Tensor& y) const {
+  require_same_rows("concat_features", "y", x.rows, y.rows);
+  if (!(x.sum == y.sum))
+    find(FindingKind::completeness, "concat_features", "y", to_string(x.sum), to_string(y.sum));
+  Tensor out = x;
+  out.rows = mixed(x.rows, y.rows);
+  out.width = x.width + y.width;
+  return out;
+}
+
+std::pair<ViewOps::Tensor, ViewOps::Tensor> ViewOps::split_query_gate(const Tensor& x,
+                                                                      std::int64_t) const {
+  Tensor half = x;
+  half.width = x.width / 2;
+  return {half, half};
+}
+
+std::pair<ViewOps::Tensor, ViewOps::Tensor> ViewOps::split_qkvz(const Tensor& x,
+                                                                const GdnShape& shape) const {
+  Tensor qkv = x, z = x;
+  qkv.width = shape.conv_dim();
+  z.width = shape.value_dim();
+  return {qkv, z};
+}
+
+std::pair<ViewOps::Tensor, ViewOps::Tensor> ViewOps::split_ba(const Tensor& x,
+                                                              const GdnShape& shape) const {
+  Tensor half = x;
+  half.width = shape.num_value_heads;
+  return {half, half};
+}
+
+ViewOps::Tensor ViewOps::rope(const Tensor& x, const Batch& batch, const RopeShape&) const {
+  require_same_rows("rope", "x", expected(batch), x.rows);
+  return x;
+}
+
+ViewOps::Tensor ViewOps::gated_rms_norm(const Tensor& x, const Tensor& z, const Weight&,
+                                        double) const {
+  require_complete("gated_rms_norm", "x", x);
+  require_complete("gated_rms_norm", "z", z);
+  require_same_rows("gated_rms_norm", "z", x.rows, z.rows);
+  return x;
+}
+
+void ViewOps::require_tokens(const char* operation, const Rows& in_cache, const Rows&,
+                             std::size_t sequence) const {
+  for (std::int64_t i = 0; i < in_cache.size(); ++i)
+    if (in_cache.at(i).kind != RowKind::token) {
+      find(FindingKind::state, operation, "cache", "tokens",
+           text("sequence ", sequence, ": ", to_string(in_cache, step_)), i);
+      return;
+    }
+}
+
+ViewOps::Tensor ViewOps::attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                                   const AttentionShape&, KvCache& cache,
+                                   const Batch& batch) const {
+  const Rows full = expected(batch);
+  require_same_rows("attention", "q", full, q.rows);
+  require_complete("attention", "q", q);
+  require_complete("attention", "k", k);
+  require_complete("attention", "v", v);
+  for (std::size_t s = 0; s + 1 < batch.query_start_loc.size(); ++s) {
+    const auto slot = std::size_t(batch.slots[s]);
+    if (cache.slots.size() <= slot) cache.slots.resize(slot + 1);
+    Rows& past = cache.slots[slot];
+    if (past.size() < batch.num_computed[s])
+      find(FindingKind::state, "attention", "cache", text(batch.num_computed[s], " rows"),
+           text(past.size(), " rows"));
+    past = past.slice(0, batch.num_computed[s]);
+    require_tokens("attention", past, full, s);
+    past.append(k.rows.slice(batch.query_start_loc[s], batch.query_start_loc[s + 1]));
+  }
+  return q;
+}
+
+ViewOps::Tensor ViewOps::causal_conv(const Tensor& x, const Weight&, GdnState&,
+                                     const Batch& batch) const {
+  require_same_rows("causal_conv", "x", expected(batch), x.rows);
+  require_complete("causal_conv", "x", x);
+  return x;
+}
+
+std::pair<ViewOps::Tensor, ViewOps::Tensor> ViewOps::delta_gates(const Tensor& b, const Tensor& a,
+                                                                 const Weight&,
+                                                                 const Weight&) const {
+  require_complete("delta_gates", "b", b);
+  require_complete("delta_gates", "a", a);
+  return {b, a};
+}
+
+ViewOps::Tensor ViewOps::gated_delta_rule(const Tensor& qkv, const Tensor& beta, const Tensor& g,
+                                          const GdnShape& shape, GdnState& state,
+                                          const Batch& batch) const {
+  const Rows full = expected(batch);
+  require_same_rows("gated_delta_rule", "qkv", full, qkv.rows);
+  require_same_rows("gated_delta_rule", "beta", qkv.rows, beta.rows);
+  require_same_rows("gated_delta_rule", "g", qkv.rows, g.rows);
+  for (std::size_t s = 0; s + 1 < batch.query_start_loc.size(); ++s) {
+    const std::int64_t first = batch.query_start_loc[s], last = batch.query_start_loc[s + 1];
+    if (first == last) continue;
+    const auto slot = std::size_t(batch.slots[s]);
+    if (state.slots.size() <= slot) {
+      state.slots.resize(slot + 1);
+      state.after_row.resize(slot + 1);
+    }
+    Rows& past = state.slots[slot];
+    if (batch.num_computed[s] == 0) past = {};
+    if (past.size() != batch.num_computed[s])
+      find(FindingKind::state, "gated_delta_rule", "state", text(batch.num_computed[s], " tokens"),
+           text(past.size(), " tokens"));
+    require_tokens("gated_delta_rule", past, full, s);
+    state.after_row[slot].clear();
+    for (std::int64_t t = first; t < last && batch.keep_states; ++t) {
+      Rows after = past;
+      after.append(qkv.rows.slice(first, t + 1));
+      state.after_row[slot].push_back(std::move(after));
+    }
+    past.append(qkv.rows.slice(first, last));
+  }
+  Tensor out = qkv;
+  out.width = shape.value_dim();
+  return out;
+}
+
+void ViewOps::commit_accepted(GdnState& state, std::int32_t slot, std::int64_t rows) const {
+  const auto& kept = state.after_row.at(std::size_t(slot));
+  if (rows < 1 || rows > std::int64_t(kept.size())) {
+    find(FindingKind::state, "commit_accepted", "state", text("1 to ", kept.size(), " rows"),
+         text(rows, " rows"));
+    return;
+  }
+  state.slots[std::size_t(slot)] = kept[std::size_t(rows) - 1];
+}
+
+ViewOps::Routing ViewOps::route(const Tensor& logits, std::int64_t k, bool) const {
+  require_complete("route", "logits", logits);
+  if (!logits.columns.all()) find(FindingKind::columns, "route", "logits", "all columns", name(logits));
+  return {logits.rows, k};
+}
+
+ViewOps::Tensor ViewOps::experts(const Tensor& x, const Routing& routing, const Weight&,
+                                 const Weight& down, std::int64_t) const {
+  require_complete("experts", "x", x);
+  require_same_rows("experts", "routing", x.rows, routing.rows);
+  Tensor out = x;
+  out.width = down.out;
+  out.sum = Completeness::summand(down.expert_part, down.expert_parts);
+  return out;
+}
+
+ViewOps::Tensor ViewOps::pad_rows(const Tensor& x, std::int64_t count) const {
+  Tensor out = x;
+  out.rows.append_pads(count);
+  return out;
+}
+
+ViewOps::Tensor ViewOps::trim(const Tensor& x, std::int64_t rows) const {
+  if (rows > x.rows.size())
+    throw ShapeError(text("trim: ", rows, " rows of ", x.rows.size()));
+  const Rows dropped = x.rows.slice(rows, x.rows.size());
+  if (dropped.count(RowKind::pad) != dropped.size())
+    find(FindingKind::rows, "trim", "x", "pads after the rows kept", to_map(dropped, step_), rows);
+  return slice(x, Axis::rows, 0, rows);
+}
+
+ViewOps::Tensor ViewOps::index_rows(const Tensor& x, const std::vector<std::int64_t>& rows) const {
+  Tensor out = x;
+  out.rows = {};
+  Rows wanted;
+  for (const std::int64_t index : rows) {
+    wanted.append({std::int32_t(index), 1, std::int16_t(at_.dp), RowKind::token, PadContent::zero,
+                   step_});
+    if (index < 0 || index >= x.rows.size()) {
+      find(FindingKind::bounds, "index_rows", "x", text("index ", index, " < rows"),
+           text(x.rows.size(), " rows: ", to_map(x.rows, step_)), index);
+      out.rows.append(mix_row);
+    } else {
+      out.rows.append(x.rows.at(index));
+    }
+  }
+  if (!(wanted == out.rows) && out.rows.count(RowKind::mix) == 0)
+    find(FindingKind::rows, "index_rows", "x", to_map(wanted, step_), to_map(out.rows, step_),
+         first_difference(wanted, out.rows));
+  return out;
+}
+
+ViewOps::Ids ViewOps::argmax(const Tensor& logits) const {
+  require_complete("argmax", "logits", logits);
+  if (logits.rows.count(RowKind::token) != logits.rows.size())
+    find(FindingKind::rows, "argmax", "logits", "tokens", to_map(logits.rows, step_));
+  return {logits.rows};
+}
+
+ViewOps::Ids ViewOps::next_ids(const Ids& ids, const Batch&, const std::vector<std::int64_t>&,
+                               const Ids&) const {
+  return ids;
+}
+
+ViewOps::Tensor ViewOps::slice(const Tensor& x, Axis axis, std::int64_t begin,
+                               std::int64_t end) const {
+  if (begin < 0 || begin > end || end > extent(x, axis))
+    throw ShapeError(text("slice: [", begin, ", ", end, ") of ", extent(x, axis)));
+  Tensor part = x;
+  if (axis == Axis::rows)
+    part.rows = x.rows.slice(begin, end);
+  else
+    part.width = end - begin;  // a tensor of its own: a half of a joined pair, logits without padding
+  return part;
+}
+
+ViewOps::Tensor ViewOps::concat(std::span<const Tensor> parts, Axis axis) const {
+  Tensor whole = parts.front();
+  for (const Tensor& part : parts.subspan(1)) {
+    if (!(part.sum == whole.sum))
+      find(FindingKind::completeness, "concat", "parts", to_string(whole.sum), to_string(part.sum));
+    if (axis == Axis::rows) {
+      whole.rows.append(part.rows);
+      continue;
+    }
+    require_same_rows("concat", "parts", whole.rows, part.rows);
+    whole.rows = mixed(whole.rows, part.rows);
+    whole.width += part.width;
+    if (part.columns.begin == whole.columns.end && part.columns.of == whole.columns.of)
+      whole.columns.end = part.columns.end;
+    else
+      find(FindingKind::columns, "concat", "parts",
+           text("block ", whole.columns.end, '/', whole.columns.of), name(part));
+  }
+  if (whole.columns.all()) whole.columns = {};
+  return whole;
+}
+
+ViewOps::Tensor ViewOps::sum(std::span<const Tensor> parts) const {
+  Tensor total = parts.front();
+  for (const Tensor& part : parts.subspan(1)) {
+    require_same_rows("sum", "parts", total.rows, part.rows);
+    total.rows = mixed(total.rows, part.rows);
+    if (!total.sum.add(part.sum))
+      find(FindingKind::completeness, "sum", "parts", to_string(total.sum), to_string(part.sum));
+  }
+  if (parts.size() > 1 && !total.sum.is_complete() && !total.sum.is_partial())
+    find(FindingKind::completeness, "sum", "result", "complete", to_string(total.sum));
+  return total;
+}
+
+ViewOps::Routing ViewOps::slice(const Routing& x, Axis, std::int64_t begin, std::int64_t end) const {
+  return {x.rows.slice(begin, end), x.experts_per_token};
+}
+
+ViewOps::Routing ViewOps::concat(std::span<const Routing> parts, Axis) const {
+  Routing whole = parts.front();
+  for (const Routing& part : parts.subspan(1)) whole.rows.append(part.rows);
+  return whole;
+}
+
+static_assert(ModelOps<ViewOps>);
+
+}  // namespace tokenview

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "reference/program/operations.hpp"
+#include "verify/finding.hpp"
+#include "verify/token_view.hpp"
+
+namespace tokenview {
+
+/// The arithmetic that computes nothing: each operation states what it requires of its operands' token
+/// views and what its result stands for. A violated requirement is a finding; the operation then gives
+/// the view that the hardware would give, and the run goes on, so that one run lists all findings and
+/// the first is the cause.
+///
+/// What every operation requires, unless it says otherwise: operands of the same rows and columns,
+/// complete. Linear operations keep a partial sum; others (norms, activations, attention, routing)
+/// refuse it.
+class ViewOps {
+ public:
+  /// A view and the number of columns that this rank holds.
+  struct Tensor : TokenView {
+    std::int64_t width = 0;
+  };
+  struct Ids {
+    Rows rows;
+  };
+  /// Which part of the weight this rank holds along its outputs, inputs, or experts.
+  struct Weight {
+    std::int64_t out = 0, in = 0;  // this rank's extents
+    ColumnBlock out_block, in_block;
+    std::int64_t expert_part = 0, expert_parts = 1;
+  };
+  struct Routing {
+    Rows rows;
+    std::int64_t experts_per_token = 0;
+  };
+  struct KvCache {
+    std::vector<Rows> slots;  // what was written at each position
+  };
+  struct GdnState {
+    std::vector<Rows> slots;                    // what went into the state
+    std::vector<std::vector<Rows>> after_row;  // of the last pass, where the batch asked to keep it
+  };
+
+  /// Findings go to `findings`, in program order of this rank.
+  ViewOps(const RankCoordinates& at, std::vector<Finding>& findings, std::int32_t step = 0)
+      : at_(at), findings_(&findings), step_(step) {}
+
+  void locate(const ModulePath& module) const { module_ = &module; }
+  std::int32_t step() const { return step_; }
+
+  Weight load(const WeightSource& source, const WeightBlock& block) const;
+  Ids ids(const Batch& batch) const { return {expected(batch)}; }
+  KvCache kv_cache(const AttentionShape&) const { return {}; }
+  GdnState gdn_state(const GdnShape&, std::int64_t) const { return {}; }
+  void commit_accepted(GdnState& state, std::int32_t slot, std::int64_t rows) const;
+
+  Tensor embed(const Ids& ids, const Weight& table, std::int64_t first_row) const;
+  Tensor linear(const Tensor& x, const Weight& w) const;
+  Tensor add(const Tensor& x, const Tensor& y) const;
+  Tensor rms_norm(const Tensor& x, const Weight& w, double eps) const;
+  Tensor head_rms_norm(const Tensor& x, const Weight& w, double eps) const;
+  Tensor silu_mul(const Tensor& gate, const Tensor& up) const;
+  Tensor sigmoid_mul(const Tensor& x, const Tensor& gate) const;
+  Tensor sigmoid_scale(const Tensor& x, const Tensor& gate) const;
+  Tensor concat_features(const Tensor& x, const Tensor& y) const;
+  std::pair<Tensor, Tensor> split_query_gate(const Tensor& x, std::int64_t head_dim) const;
+  std::pair<Tensor, Tensor> split_qkvz(const Tensor& x, const GdnShape& shape) const;
+  std::pair<Tensor, Tensor> split_ba(const Tensor& x, const GdnShape& shape) const;
+  Tensor rope(const Tensor& x, const Batch& batch, const RopeShape& shape) const;
+  Tensor gated_rms_norm(const Tensor& x, const Tensor& z, const Weight& w, double eps) const;
+
+  /// Full rows of the batch; the rows are written to the cache, and what the cache holds of the
+  /// sequences' past must be tokens.
+  Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionShape& heads,
+                   KvCache& cache, const Batch& batch) const;
+  Tensor causal_conv(const Tensor& x, const Weight& w, GdnState& state, const Batch& batch) const;
+  std::pair<Tensor, Tensor> delta_gates(const Tensor& b, const Tensor& a, const Weight& A_log,
+                                        const Weight& dt_bias) const;
+  Tensor gated_delta_rule(const Tensor& qkv, const Tensor& beta, const Tensor& g,
+                          const GdnShape& shape, GdnState& state, const Batch& batch) const;
+
+  Routing route(const Tensor& logits, std::int64_t k, bool renormalise) const;
+  Tensor experts(const Tensor& x, const Routing& routing, const Weight& gate_up,
+                 const Weight& down, std::int64_t first_expert) const;
+
+  Tensor pad_rows(const Tensor& x, std::int64_t count) const;
+  /// Drops pads only, and needs `rows` rows.
+  Tensor trim(const Tensor& x, std::int64_t rows) const;
+
+  /// An index beyond the rows is a predicted device-side assert; a row that is not the token of its
+  /// index is a finding as well.
+  Tensor index_rows(const Tensor& x, const std::vector<std::int64_t>& rows) const;
+  Ids argmax(const Tensor& logits) const;
+  Ids next_ids(const Ids& ids, const Batch& batch, const std::vector<std::int64_t>& rows,
+               const Ids& next) const;
+
+  // The algebra of collectives.
+  std::int64_t extent(const Tensor& x, Axis axis) const {
+    return axis == Axis::rows ? x.rows.size() : x.width;
+  }
+  std::int64_t extent(const Routing& x, Axis axis) const {
+    return axis == Axis::rows ? x.rows.size() : x.experts_per_token;
+  }
+  const char* dtype_name(const Tensor&) const { return "view"; }
+  const char* dtype_name(const Routing&) const { return "routing"; }
+  Tensor slice(const Tensor& x, Axis axis, std::int64_t begin, std::int64_t end) const;
+  Tensor concat(std::span<const Tensor> parts, Axis axis) const;
+  Tensor sum(std::span<const Tensor> parts) const;
+  Routing slice(const Routing& x, Axis axis, std::int64_t begin, std::int64_t end) const;
+  Routing concat(std::span<const Routing> parts, Axis axis) const;
+
+  /// The rows that full means for this rank's batch: its tokens, then the runner's pads.
+  Rows expected(const Batch& batch) const;
+
+ private:
+  void find(FindingKind kind, const char* operation, const char* tensor, std::string expected,
+            std::string actual, std::int64_t first_bad_row = -1) const;
+  void require_complete(const char* operation, const char* tensor, const Tensor& x) const;
+  void require_same_rows(const char* operation, const char* tensor, const Rows& expected,
+                         const Rows& actual) const;
+  void require_tokens(const char* operation, const Rows& held, const Rows& expected_rows,
+                      std::size_t sequence) const;
+  std::string name(const TokenView& view) const { return to_string(view, step_); }
+
+  RankCoordinates at_;
+  std::vector<Finding>* findings_;
+  std::int32_t step_;
+  mutable const ModulePath* module_ = nullptr;
+};
+
+}  // namespace tokenview

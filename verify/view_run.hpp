@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "reference/program/drafter.hpp"
+#include "verify/view_ops.hpp"
+
+namespace tokenview {
+
+using ViewRank = Rank<ViewOps, SimComm<ViewOps>>;
+
+/// One symbolic run: a model, its parallel plan and protocol, and what each data-parallel rank is
+/// given.
+struct ViewRun {
+  const ModelConfig& config;
+  const Protocol<ViewRank>& protocol;
+  std::vector<Batch> batches;       // one a dp rank; metadata across dp is filled in
+  std::size_t draft_steps = 0;
+  bool target_runs = true;          // false: the drafter is fed a correct target's rows
+  bool shared_expert_whole = false;
+  bool dense_whole = false;
+  bool record_views = false;
+};
+
+/// A tensor that the program named on its way past, as every rank of the world had it.
+struct NamedView {
+  std::string name;  // "model.layers.0.mlp"; of a draft step with "step1/" before it
+  std::vector<ViewOps::Tensor> by_rank;
+};
+
+struct ViewRunResult {
+  std::vector<Finding> findings;  // in program order of each rank, ranks one after the other
+  std::vector<NamedView> views;   // in program order
+  std::string error;              // what stopped the run: shapes that a kernel refuses; empty: nothing
+};
+
+/// The first finding in program order over all ranks: the cause of the others.
+const Finding* first_finding(const ViewRunResult& result);
+
+ViewRunResult run_views(const ViewRun& run);
+
+}  // namespace tokenview
