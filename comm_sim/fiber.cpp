@@ -51,7 +51,8 @@ class StackPool {
     void* memory = mmap(nullptr, stack_bytes + page(), PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED)
-      throw CommError(text("no memory for the stack of a simulated rank (", stack_bytes, " bytes)"));
+      throw CommError(
+          text("no memory for the stack of a simulated rank (", stack_bytes, " bytes)"));
     mprotect(memory, page(), PROT_NONE);
     return {static_cast<std::byte*>(memory) + page()};
   }
@@ -110,7 +111,8 @@ struct Fiber::Context {
   }
   void announce_leave(bool for_good) {
 #if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_start_switch_fiber(for_good ? nullptr : &inside_fake, outside_bottom, outside_bytes);
+    __sanitizer_start_switch_fiber(for_good ? nullptr : &inside_fake, outside_bottom,
+                                   outside_bytes);
 #endif
 #if defined(__SANITIZE_THREAD__)
     __tsan_switch_to_fiber(tsan_outside, 0);
@@ -158,9 +160,8 @@ struct Fiber::Context {
     borrowed.sp = stack.bottom + stack_bytes;
     borrowed.size = stack_bytes;
     inside = boost::context::fiber(
-        std::allocator_arg,
-        boost::context::preallocated(borrowed.sp, borrowed.size, borrowed), Borrowed{},
-        [this](boost::context::fiber&& caller) {
+        std::allocator_arg, boost::context::preallocated(borrowed.sp, borrowed.size, borrowed),
+        Borrowed{}, [this](boost::context::fiber&& caller) {
           outside = std::move(caller);
           run();
           return std::move(outside);

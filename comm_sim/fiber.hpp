@@ -8,8 +8,8 @@ namespace tokenview {
 /// A body that runs on a stack of its own and may pause: a rank of a simulated world. All fibers of
 /// a world run on the thread that resumes them, one at a time, so they need no locks.
 ///
-/// On Boost.Context where it is installed (about 20 ns a switch), else on glibc's ucontext. Both are
-/// announced to the address and thread sanitizers.
+/// On Boost.Context where it is installed (about 20 ns a switch), else on glibc's ucontext. Both
+/// are announced to the address and thread sanitizers.
 class Fiber {
  public:
   /// `body` must not let an exception out. It starts at the first resume().

@@ -32,8 +32,7 @@ class SimComm {
   void locate(const ModulePath& module) { module_ = &module; }
 
   template <class X>
-    requires Summable<Ops, X>
-  X all_reduce(const X& x) {
+  requires Summable<Ops, X> X all_reduce(const X& x) {
     return meet<X>("all_reduce", x, {}, [](const SimComm& me, const std::vector<X>& parts) {
       if (me.order_ != ReductionOrder::ring) return me.reduced(parts, 0);
       const std::int64_t rows = me.ops_.extent(parts.front(), Axis::rows), size = me.size();
@@ -46,8 +45,7 @@ class SimComm {
 
   /// The parts of all ranks joined along `axis`, in rank order.
   template <class X>
-    requires Movable<Ops, X>
-  X all_gather(const X& x, Axis axis) {
+  requires Movable<Ops, X> X all_gather(const X& x, Axis axis) {
     CollectiveCall call;
     call.axis = axis;
     return meet<X>("all_gather", x, std::move(call),
@@ -58,8 +56,7 @@ class SimComm {
 
   /// This rank's equal part of the sum along `axis`.
   template <class X>
-    requires Summable<Ops, X>
-  X reduce_scatter(const X& x, Axis axis) {
+  requires Summable<Ops, X> X reduce_scatter(const X& x, Axis axis) {
     CollectiveCall call;
     call.axis = axis;
     return meet<X>("reduce_scatter", x, std::move(call),
@@ -72,8 +69,7 @@ class SimComm {
 
   /// The parts of all ranks joined along rows; rank i brings sizes[i] rows.
   template <class X>
-    requires Movable<Ops, X>
-  X all_gather_v(const X& x, const std::vector<std::int64_t>& sizes) {
+  requires Movable<Ops, X> X all_gather_v(const X& x, const std::vector<std::int64_t>& sizes) {
     CollectiveCall call;
     call.sizes = sizes;
     return meet<X>("all_gather_v", x, std::move(call),
@@ -84,14 +80,14 @@ class SimComm {
 
   /// The rows of the sum that belong to this rank; rank i keeps sizes[i] of them, in rank order.
   template <class X>
-    requires Summable<Ops, X>
-  X reduce_scatter_v(const X& x, const std::vector<std::int64_t>& sizes) {
+  requires Summable<Ops, X> X reduce_scatter_v(const X& x, const std::vector<std::int64_t>& sizes) {
     CollectiveCall call;
     call.sizes = sizes;
     return meet<X>("reduce_scatter_v", x, std::move(call),
                    [&sizes](const SimComm& me, const std::vector<X>& parts) {
                      const auto mine = sizes.begin() + me.place_;
-                     const std::int64_t begin = std::accumulate(sizes.begin(), mine, std::int64_t{0});
+                     const std::int64_t begin =
+                         std::accumulate(sizes.begin(), mine, std::int64_t{0});
                      return me.reduced(parts, me.place_, Axis::rows, begin, begin + *mine);
                    });
   }
@@ -123,6 +119,8 @@ class SimComm {
                     *static_cast<std::optional<X>*>(results[i]) =
                         result(*static_cast<const Operand<X>*>(operands[i])->comm, parts);
                 });
+    if constexpr (requires { ops_.made_by(*out, op, group_.name()); })
+      ops_.made_by(*out, op, group_.name());
     return std::move(*out);
   }
 
@@ -131,9 +129,8 @@ class SimComm {
     if (order_ == ReductionOrder::tree) return tree(std::span<const X>(parts));
     std::vector<X> in_order;
     for (std::size_t i = 0; i < parts.size(); ++i)
-      in_order.push_back(parts[order_ == ReductionOrder::ring
-                                   ? (i + std::size_t(chunk) + 1) % parts.size()
-                                   : i]);
+      in_order.push_back(
+          parts[order_ == ReductionOrder::ring ? (i + std::size_t(chunk) + 1) % parts.size() : i]);
     return ops_.sum(std::span<const X>(in_order));
   }
   template <class X>

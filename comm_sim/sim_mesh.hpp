@@ -78,10 +78,8 @@ class SimMesh {
       const RankCoordinates at = coordinates_of(rank, parallel_);
       in_scope(text("tp=", at.tp, " dp=", at.dp, " pp=", at.pp), [&] {
         const Ops& ops = ops_of(at);
-        SimComms<Ops> comms{at,
-                            {ops, tp(at), rank, order},
-                            {ops, dp(at), rank, order},
-                            {ops, ep(at), rank, order}};
+        SimComms<Ops> comms{
+            at, {ops, tp(at), rank, order}, {ops, dp(at), rank, order}, {ops, ep(at), rank, order}};
         results[std::size_t(rank)].emplace(body(comms));
       });
     });

@@ -54,7 +54,8 @@ std::string Group::mismatch() const {
   };
   const auto differ = [](const char* what) { return text("ranks differ in the ", what); };
   using Call = const CollectiveCall&;
-  if (!same([](Call a, Call b) { return std::strcmp(a.op, b.op) == 0; })) return differ("operation");
+  if (!same([](Call a, Call b) { return std::strcmp(a.op, b.op) == 0; }))
+    return differ("operation");
   if (!same([](Call a, Call b) { return std::strcmp(a.dtype, b.dtype) == 0; }))
     return differ("element type");
   if (!same([](Call a, Call b) { return a.axis == b.axis; })) return differ("axis");
@@ -65,13 +66,15 @@ std::string Group::mismatch() const {
       return differ("element count");
   } else {
     const bool reduces = std::strcmp(first.op, "reduce_scatter_v") == 0;
-    const std::int64_t total = std::accumulate(first.sizes.begin(), first.sizes.end(), std::int64_t{0});
+    const std::int64_t total =
+        std::accumulate(first.sizes.begin(), first.sizes.end(), std::int64_t{0});
     if (std::int64_t(first.sizes.size()) != size())
       return text("the sizes name ", first.sizes.size(), " ranks of ", size());
     for (std::size_t i = 0; i < arrivals_.size(); ++i) {
       const std::int64_t expected = reduces ? total : first.sizes[i];
       if (arrivals_[i].call.rows != expected)
-        return text("rank ", i, " brought ", arrivals_[i].call.rows, " rows, its size says ", expected);
+        return text("rank ", i, " brought ", arrivals_[i].call.rows, " rows, its size says ",
+                    expected);
     }
     if (!same([](Call a, Call b) { return a.cols == b.cols; })) return differ("element count");
   }
@@ -93,8 +96,9 @@ std::string Group::describe() const {
       lines += text("call ", arrival.sequence, ": ", in_words(arrival.call), " in ",
                     arrival.module == nullptr ? "?" : arrival.module->str());
     else
-      lines += text(world_.ranks_[std::size_t(members_[i])].fiber->ended() ? "has ended" : "is elsewhere",
-                    " after ", arrival.sequence, " calls");
+      lines += text(
+          world_.ranks_[std::size_t(members_[i])].fiber->ended() ? "has ended" : "is elsewhere",
+          " after ", arrival.sequence, " calls");
   }
   return lines;
 }
@@ -171,7 +175,8 @@ void World::run(const std::function<void(std::int64_t)>& body) {
   }
   runnable_.clear();
 
-  const bool stuck = std::ranges::any_of(ranks_, [](const RankState& r) { return !r.fiber->ended(); });
+  const bool stuck =
+      std::ranges::any_of(ranks_, [](const RankState& r) { return !r.fiber->ended(); });
   if (stuck) {
     if (!first_error_) first_error_ = std::make_exception_ptr(CommError(deadlock()));
     unwinding_ = true;

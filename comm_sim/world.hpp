@@ -16,11 +16,11 @@ namespace tokenview {
 /// What a rank passes to a collective. Compared between the ranks of the group before anything
 /// moves: a library finds out by hanging, or not at all.
 struct CollectiveCall {
-  const char* op = "";         // "all_reduce", ...
-  const char* dtype = "";      // of the elements
+  const char* op = "";     // "all_reduce", ...
+  const char* dtype = "";  // of the elements
   std::int64_t rows = 0, cols = 0;
-  Axis axis = Axis::rows;      // joined or cut along
-  std::int64_t root = -1;      // of a broadcast
+  Axis axis = Axis::rows;           // joined or cut along
+  std::int64_t root = -1;           // of a broadcast
   std::vector<std::int64_t> sizes;  // rows of each rank, of a variable-size form
 };
 
@@ -45,13 +45,15 @@ class Group {
 
   /// Blocks the rank at `place` until every rank of the group is in the same call. `in` and `out`
   /// are the rank's operand and result, of types that equal calls share; the last rank to arrive
-  /// runs `complete`, which finds all operands and fills all results, in the order of places. Throws
-  /// CommError on every rank when the calls do not fit together, or a rank will never come.
+  /// runs `complete`, which finds all operands and fills all results, in the order of places.
+  /// Throws CommError on every rank when the calls do not fit together, or a rank will never come.
   void meet(std::int64_t place, CollectiveCall call, const ModulePath* module, const void* in,
-            void* out, const std::function<void(const std::vector<const void*>&,
-                                                const std::vector<void*>&)>& complete);
+            void* out,
+            const std::function<void(const std::vector<const void*>&, const std::vector<void*>&)>&
+                complete);
 
-  /// Every member: the call it is in (or that it is in none), its module, sequence number, arguments.
+  /// Every member: the call it is in (or that it is in none), its module, sequence number,
+  /// arguments.
   std::string describe() const;
 
  private:

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sharded program against the serial one: shards of weights, padding and collectives. The shapes
-// of model.md 10, "Parallel".
-#include "tests/boost_test.hpp"
-
+// The sharded program against the serial one: shards of weights, padding and collectives. The
+// shapes of model.md 10, "Parallel".
 #include <boost/test/data/monomorphic.hpp>
 #include <boost/test/data/test_case.hpp>
 
@@ -14,6 +12,7 @@
 #include "reference/program/protocol_d.hpp"
 #include "reference/program/seeded_weights.hpp"
 #include "reference/serial_model.hpp"
+#include "tests/boost_test.hpp"
 
 namespace tokenview {
 namespace {
@@ -61,10 +60,14 @@ enum class Layout { S, A, B, C, D };
 
 std::unique_ptr<Protocol<ShardedRank>> protocol_of(Layout layout, ParallelPlan plan) {
   switch (layout) {
-    case Layout::B: return std::make_unique<ProtocolB<ShardedRank>>(plan);
-    case Layout::C: return std::make_unique<ProtocolC<ShardedRank>>(plan);
-    case Layout::D: return std::make_unique<ProtocolD<ShardedRank>>(plan);
-    default: return std::make_unique<Protocol<ShardedRank>>(plan);
+    case Layout::B:
+      return std::make_unique<ProtocolB<ShardedRank>>(plan);
+    case Layout::C:
+      return std::make_unique<ProtocolC<ShardedRank>>(plan);
+    case Layout::D:
+      return std::make_unique<ProtocolD<ShardedRank>>(plan);
+    default:
+      return std::make_unique<Protocol<ShardedRank>>(plan);
   }
 }
 
@@ -97,30 +100,30 @@ std::vector<Outputs> run_sharded(const ModelConfig& config, const WeightSource& 
   const Ops ops;
   const auto protocol = protocol_of(layout, plan);
   SimMesh mesh(parallel);
-  return mesh.run(
-      [&](const RankCoordinates&) -> const Ops& { return ops; },
-      [&](SimComms<Ops>& comms) {
-        ShardedRank rank(ops, comms.tp, comms.dp, comms.ep);
-        const auto weights = WeightLoader<Ops>(ops, source, config,
-                                               {.tp_rank = comms.at.tp,
-                                                .tp_size = parallel.tp,
-                                                .expert_rank = comms.at.ep,
-                                                .expert_size = parallel.tp * parallel.dp,
-                                                .expert_parallel = parallel.enable_expert_parallel,
-                                                .shared_expert_whole = sharded})
-                                 .model();
-        const Batch& batch = batches[std::size_t(comms.at.dp)];
-        const RankShapes shapes = rank_shapes(config, comms.at.tp, parallel.tp);
-        auto state = empty_state(ops, config, shapes);
-        Outputs out;
-        out.hidden = forward(rank, *protocol, weights, config, shapes, state, batch);
-        out.logits = compute_logits(rank, weights, config, out.hidden);
-        const SampleRows sampled = sample_rows(batch);
-        const auto next = ops.argmax(ops.index_rows(out.logits, sampled.rows));
-        out.drafts = draft(rank, *protocol, weights, config, shapes, state, batch, out.hidden,
-                           sampled, next, draft_steps);
-        return out;
-      });
+  return mesh.run([&](const RankCoordinates&) -> const Ops& { return ops; },
+                  [&](SimComms<Ops>& comms) {
+                    ShardedRank rank(ops, comms.tp, comms.dp, comms.ep);
+                    const auto weights =
+                        WeightLoader<Ops>(ops, source, config,
+                                          {.tp_rank = comms.at.tp,
+                                           .tp_size = parallel.tp,
+                                           .expert_rank = comms.at.ep,
+                                           .expert_size = parallel.tp * parallel.dp,
+                                           .expert_parallel = parallel.enable_expert_parallel,
+                                           .shared_expert_whole = sharded})
+                            .model();
+                    const Batch& batch = batches[std::size_t(comms.at.dp)];
+                    const RankShapes shapes = rank_shapes(config, comms.at.tp, parallel.tp);
+                    auto state = empty_state(ops, config, shapes);
+                    Outputs out;
+                    out.hidden = forward(rank, *protocol, weights, config, shapes, state, batch);
+                    out.logits = compute_logits(rank, weights, config, out.hidden);
+                    const SampleRows sampled = sample_rows(batch);
+                    const auto next = ops.argmax(ops.index_rows(out.logits, sampled.rows));
+                    out.drafts = draft(rank, *protocol, weights, config, shapes, state, batch,
+                                       out.hidden, sampled, next, draft_steps);
+                    return out;
+                  });
 }
 
 double relative(const Matrix<double>& x, const Matrix<double>& y) {
@@ -206,8 +209,8 @@ BOOST_DATA_TEST_CASE(without_the_mtp_gather_the_sampled_row_is_out_of_range,
   const SeededWeights weights(config, 11);
   const ParallelConfig parallel{.tp = tp, .enable_expert_parallel = true};
   BOOST_CHECK_EXCEPTION(
-      run_sharded(config, weights, {prefill(tokens, config, 0)}, parallel, Layout::B, 1), ShapeError,
-      [&](const ShapeError& error) {
+      run_sharded(config, weights, {prefill(tokens, config, 0)}, parallel, Layout::B, 1),
+      ShapeError, [&](const ShapeError& error) {
         const auto shard = (tokens + tp - 1) / tp;
         return std::string(error.what())
                    .find(text("index_rows: index ", tokens - 1, " is out of range for ", shard,
@@ -250,7 +253,8 @@ BOOST_AUTO_TEST_CASE(key_value_heads_are_shared_by_neighbouring_ranks) {
   BOOST_TEST((kv_head_block(6, 1, 3) == Range{2, 4}));
 }
 
-BOOST_DATA_TEST_CASE(a_vocabulary_parallel_lookup_sums_to_the_lookup, data::make({1, 2, 4, 8}), tp) {
+BOOST_DATA_TEST_CASE(a_vocabulary_parallel_lookup_sums_to_the_lookup, data::make({1, 2, 4, 8}),
+                     tp) {
   ModelConfig config = config_of("qwen3-next");
   config.vocab_size = 150;  // padded to 192: shards end inside, at the edge of, and beyond it
   const SeededWeights source(config, 3);
@@ -287,8 +291,7 @@ BOOST_DATA_TEST_CASE(chunk_gather_trim_is_the_identity,
   const auto gathered = run_ranks(ops, tp, [&](Comm& comm) {
     const Matrix<double> padding[] = {x, Matrix<double>::Zero(shard * tp - tokens, 3)};
     const Matrix<double> padded = ops.concat(padding, Axis::rows);
-    const auto mine =
-        ops.slice(padded, Axis::rows, comm.rank() * shard, (comm.rank() + 1) * shard);
+    const auto mine = ops.slice(padded, Axis::rows, comm.rank() * shard, (comm.rank() + 1) * shard);
     return ops.slice(comm.all_gather(mine, Axis::rows), Axis::rows, 0, tokens);
   });
   for (const auto& back : gathered) BOOST_TEST((back == x));

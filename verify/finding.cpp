@@ -7,11 +7,16 @@ namespace tokenview {
 
 const char* to_string(FindingKind kind) {
   switch (kind) {
-    case FindingKind::rows: return "rows";
-    case FindingKind::completeness: return "completeness";
-    case FindingKind::columns: return "columns";
-    case FindingKind::bounds: return "bounds";
-    case FindingKind::state: return "state";
+    case FindingKind::rows:
+      return "rows";
+    case FindingKind::completeness:
+      return "completeness";
+    case FindingKind::columns:
+      return "columns";
+    case FindingKind::bounds:
+      return "bounds";
+    case FindingKind::state:
+      return "state";
   }
   return "";
 }
@@ -26,6 +31,7 @@ std::string to_string(const Finding& f) {
   std::string line = text("tp=", f.at.tp, " dp=", f.at.dp, ' ', f.module, ' ', f.operation, ": ",
                           f.tensor, ": expected ", f.expected, ", actual ", f.actual);
   if (f.first_bad_row >= 0) line += text(" (first bad row ", f.first_bad_row, ')');
+  if (!f.origin.empty()) line += text("; rows from ", f.origin);
   return line;
 }
 

@@ -28,6 +28,8 @@ struct Finding {
   std::string expected;   // views as to_string() writes them
   std::string actual;
   std::int64_t first_bad_row = -1;
+  std::string origin;      // the collective that gave the operand its rows, where it is known
+  std::int64_t order = 0;  // operations of this rank before it: program order over all ranks
 
   bool operator==(const Finding& other) const;
 };

@@ -85,8 +85,7 @@ Rows mixed(const Rows& a, const Rows& b) {
   Rows rows;
   for (std::int64_t i = 0; i < a.size(); ++i) {
     const RowRun row = a.at(i);
-    rows.append(row == b.at(i) ? row
-                               : RowRun{0, 1, 0, RowKind::mix, PadContent::zero, 0});
+    rows.append(row == b.at(i) ? row : RowRun{0, 1, 0, RowKind::mix, PadContent::zero, 0});
   }
   return rows;
 }
@@ -152,7 +151,8 @@ Rows parse_rows(std::string_view input) {
       if (!take(":")) refuse("a dp rank is followed by a colon");
     }
     if (take("PAD") || take("MIX")) {
-      run.kind = input[std::size_t(rest.data() - input.data()) - 1] == 'D' ? RowKind::pad : RowKind::mix;
+      run.kind =
+          input[std::size_t(rest.data() - input.data()) - 1] == 'D' ? RowKind::pad : RowKind::mix;
       if (take("*")) number(run.count);
     } else {
       number(run.first);

@@ -34,8 +34,8 @@ struct RowRun {
   bool operator==(const RowRun&) const = default;
 };
 
-/// The rows of a tensor in order, run-length encoded; neighbouring runs that continue each other are
-/// one, so equal rows have equal encodings.
+/// The rows of a tensor in order, run-length encoded; neighbouring runs that continue each other
+/// are one, so equal rows have equal encodings.
 class Rows {
  public:
   Rows() = default;
@@ -63,9 +63,7 @@ class Rows {
 
   std::int64_t count(RowKind kind) const;
 
-  bool operator==(const Rows& other) const {
-    return size_ == other.size_ && runs_ == other.runs_;
-  }
+  bool operator==(const Rows& other) const { return size_ == other.size_ && runs_ == other.runs_; }
 
  private:
   boost::container::small_vector<RowRun, 4> runs_;
@@ -106,8 +104,8 @@ class Completeness {
   std::int32_t count(std::int64_t summand) const { return counts_[std::size_t(summand)]; }
   std::int32_t divisor() const { return divisor_; }
 
-  /// Adds what `other` contains; false when the two do not count the same summands (a complete value
-  /// and a partial one, say): then the sum has no meaning as a multiple of the true value.
+  /// Adds what `other` contains; false when the two do not count the same summands (a complete
+  /// value and a partial one, say): then the sum has no meaning as a multiple of the true value.
   bool add(const Completeness& other);
   void multiply(std::int32_t factor);
 

@@ -21,21 +21,39 @@ std::int64_t held(const std::vector<Range>& ranges, std::int64_t extent) {
 }  // namespace
 
 void ViewOps::find(FindingKind kind, const char* operation, const char* tensor,
-                   std::string expected_view, std::string actual, std::int64_t first_bad_row) const {
+                   std::string expected_view, std::string actual, std::int64_t first_bad_row,
+                   std::int32_t origin) const {
   findings_->push_back({at_, kind, operation, module_ == nullptr ? "" : module_->str(), tensor,
-                        std::move(expected_view), std::move(actual), first_bad_row});
+                        std::move(expected_view), std::move(actual), first_bad_row,
+                        origin < 0 ? "" : origins_[std::size_t(origin)], order_});
+}
+
+void ViewOps::made_by(Tensor& x, const char* op, const std::string& group) const {
+  // A sum or a join of columns keeps the rows.
+  if (std::string_view(op) != "all_reduce" && x.rows.size() != 0 && x.columns.all() &&
+      !(x.origin < 0 && std::string_view(op) == "all_gather"))
+    note_rows(x, text(op, " over ", group));
+}
+
+/// Rows that are not full any more: remembers what made them so, until they are full again.
+void ViewOps::note_rows(Tensor& x, const std::string& what) const {
+  if (x.origin >= 0) return;
+  x.origin = std::int32_t(origins_.size());
+  origins_.push_back(text(what, " in ", module_ == nullptr ? "" : module_->str()));
 }
 
 void ViewOps::require_complete(const char* operation, const char* tensor, const Tensor& x) const {
+  ++order_;
   if (!x.sum.is_complete())
     find(FindingKind::completeness, operation, tensor, "complete", to_string(x.sum));
 }
 
-void ViewOps::require_same_rows(const char* operation, const char* tensor, const Rows& expected_rows,
-                                const Rows& actual) const {
+void ViewOps::require_rows(const char* operation, const char* tensor, const Rows& expected_rows,
+                           const Rows& actual, std::int32_t origin) const {
+  ++order_;
   if (!(expected_rows == actual))
     find(FindingKind::rows, operation, tensor, to_map(expected_rows, step_), to_map(actual, step_),
-         first_difference(expected_rows, actual));
+         first_difference(expected_rows, actual), origin);
 }
 
 Rows ViewOps::expected(const Batch& batch) const {
@@ -44,8 +62,8 @@ Rows ViewOps::expected(const Batch& batch) const {
     rows = Rows::tokens(batch.num_real_tokens(), std::int16_t(at_.dp), step_);
   } else {
     for (const std::int64_t token : batch.row_tokens)
-      rows.append({std::int32_t(token), 1, std::int16_t(at_.dp), RowKind::token, PadContent::zero,
-                   step_});
+      rows.append(
+          {std::int32_t(token), 1, std::int16_t(at_.dp), RowKind::token, PadContent::zero, step_});
   }
   rows.append_pads(batch.num_tokens() - rows.size(), PadContent::stale);
   return rows;
@@ -93,7 +111,7 @@ ViewOps::Tensor ViewOps::linear(const Tensor& x, const Weight& w) const {
 }
 
 ViewOps::Tensor ViewOps::add(const Tensor& x, const Tensor& y) const {
-  require_same_rows("add", "y", x.rows, y.rows);
+  require_rows("add", "y", x.rows, y.rows, y.origin);
   if (x.rows.size() != y.rows.size())
     throw ShapeError(text("add: operands have ", x.rows.size(), " and ", y.rows.size(), " rows"));
   if (!(x.sum == y.sum))
@@ -101,6 +119,7 @@ ViewOps::Tensor ViewOps::add(const Tensor& x, const Tensor& y) const {
   if (!(x.columns == y.columns)) find(FindingKind::columns, "add", "y", name(x), name(y));
   Tensor out = x;
   out.rows = mixed(x.rows, y.rows);
+  if (out.origin < 0 || (y.origin >= 0 && y.origin < out.origin)) out.origin = y.origin;
   return out;
 }
 
@@ -118,13 +137,13 @@ ViewOps::Tensor ViewOps::head_rms_norm(const Tensor& x, const Weight&, double) c
 ViewOps::Tensor ViewOps::silu_mul(const Tensor& gate, const Tensor& up) const {
   require_complete("silu_mul", "gate", gate);
   require_complete("silu_mul", "up", up);
-  require_same_rows("silu_mul", "up", gate.rows, up.rows);
+  require_rows("silu_mul", "up", gate.rows, up.rows, up.origin);
   return gate;
 }
 
 ViewOps::Tensor ViewOps::sigmoid_mul(const Tensor& x, const Tensor& gate) const {
   require_complete("sigmoid_mul", "gate", gate);
-  require_same_rows("sigmoid_mul", "gate", x.rows, gate.rows);
+  require_rows("sigmoid_mul", "gate", x.rows, gate.rows, gate.origin);
   return x;
 }
 
@@ -133,7 +152,7 @@ ViewOps::Tensor ViewOps::sigmoid_scale(const Tensor& x, const Tensor& gate) cons
 }
 
 ViewOps::Tensor ViewOps::concat_features(const Tensor& x, const Tensor& y) const {
-  require_same_rows("concat_features", "y", x.rows, y.rows);
+  require_rows("concat_features", "y", x.rows, y.rows, y.origin);
   if (!(x.sum == y.sum))
     find(FindingKind::completeness, "concat_features", "y", to_string(x.sum), to_string(y.sum));
   Tensor out = x;
@@ -165,7 +184,7 @@ std::pair<ViewOps::Tensor, ViewOps::Tensor> ViewOps::split_ba(const Tensor& x,
 }
 
 ViewOps::Tensor ViewOps::rope(const Tensor& x, const Batch& batch, const RopeShape&) const {
-  require_same_rows("rope", "x", expected(batch), x.rows);
+  require_rows("rope", "x", expected(batch), x.rows, x.origin);
   return x;
 }
 
@@ -173,7 +192,7 @@ ViewOps::Tensor ViewOps::gated_rms_norm(const Tensor& x, const Tensor& z, const 
                                         double) const {
   require_complete("gated_rms_norm", "x", x);
   require_complete("gated_rms_norm", "z", z);
-  require_same_rows("gated_rms_norm", "z", x.rows, z.rows);
+  require_rows("gated_rms_norm", "z", x.rows, z.rows, z.origin);
   return x;
 }
 
@@ -191,7 +210,7 @@ ViewOps::Tensor ViewOps::attention(const Tensor& q, const Tensor& k, const Tenso
                                    const AttentionShape&, KvCache& cache,
                                    const Batch& batch) const {
   const Rows full = expected(batch);
-  require_same_rows("attention", "q", full, q.rows);
+  require_rows("attention", "q", full, q.rows, q.origin);
   require_complete("attention", "q", q);
   require_complete("attention", "k", k);
   require_complete("attention", "v", v);
@@ -211,7 +230,7 @@ ViewOps::Tensor ViewOps::attention(const Tensor& q, const Tensor& k, const Tenso
 
 ViewOps::Tensor ViewOps::causal_conv(const Tensor& x, const Weight&, GdnState&,
                                      const Batch& batch) const {
-  require_same_rows("causal_conv", "x", expected(batch), x.rows);
+  require_rows("causal_conv", "x", expected(batch), x.rows, x.origin);
   require_complete("causal_conv", "x", x);
   return x;
 }
@@ -228,9 +247,9 @@ ViewOps::Tensor ViewOps::gated_delta_rule(const Tensor& qkv, const Tensor& beta,
                                           const GdnShape& shape, GdnState& state,
                                           const Batch& batch) const {
   const Rows full = expected(batch);
-  require_same_rows("gated_delta_rule", "qkv", full, qkv.rows);
-  require_same_rows("gated_delta_rule", "beta", qkv.rows, beta.rows);
-  require_same_rows("gated_delta_rule", "g", qkv.rows, g.rows);
+  require_rows("gated_delta_rule", "qkv", full, qkv.rows, qkv.origin);
+  require_rows("gated_delta_rule", "beta", qkv.rows, beta.rows, beta.origin);
+  require_rows("gated_delta_rule", "g", qkv.rows, g.rows, g.origin);
   for (std::size_t s = 0; s + 1 < batch.query_start_loc.size(); ++s) {
     const std::int64_t first = batch.query_start_loc[s], last = batch.query_start_loc[s + 1];
     if (first == last) continue;
@@ -270,14 +289,15 @@ void ViewOps::commit_accepted(GdnState& state, std::int32_t slot, std::int64_t r
 
 ViewOps::Routing ViewOps::route(const Tensor& logits, std::int64_t k, bool) const {
   require_complete("route", "logits", logits);
-  if (!logits.columns.all()) find(FindingKind::columns, "route", "logits", "all columns", name(logits));
+  if (!logits.columns.all())
+    find(FindingKind::columns, "route", "logits", "all columns", name(logits));
   return {logits.rows, k};
 }
 
 ViewOps::Tensor ViewOps::experts(const Tensor& x, const Routing& routing, const Weight&,
                                  const Weight& down, std::int64_t) const {
   require_complete("experts", "x", x);
-  require_same_rows("experts", "routing", x.rows, routing.rows);
+  require_rows("experts", "routing", x.rows, routing.rows);
   Tensor out = x;
   out.width = down.out;
   out.sum = Completeness::summand(down.expert_part, down.expert_parts);
@@ -290,13 +310,20 @@ ViewOps::Tensor ViewOps::pad_rows(const Tensor& x, std::int64_t count) const {
   return out;
 }
 
+void ViewOps::require_full(const Tensor& x, const Batch& batch, const char* what) const {
+  require_rows("exit", what, expected(batch), x.rows, x.origin);
+  require_complete("exit", what, x);
+}
+
 ViewOps::Tensor ViewOps::trim(const Tensor& x, std::int64_t rows) const {
-  if (rows > x.rows.size())
-    throw ShapeError(text("trim: ", rows, " rows of ", x.rows.size()));
+  if (rows > x.rows.size()) throw ShapeError(text("trim: ", rows, " rows of ", x.rows.size()));
   const Rows dropped = x.rows.slice(rows, x.rows.size());
   if (dropped.count(RowKind::pad) != dropped.size())
     find(FindingKind::rows, "trim", "x", "pads after the rows kept", to_map(dropped, step_), rows);
-  return slice(x, Axis::rows, 0, rows);
+  Tensor out = x;
+  out.rows = x.rows.slice(0, rows);
+  out.origin = -1;
+  return out;
 }
 
 ViewOps::Tensor ViewOps::index_rows(const Tensor& x, const std::vector<std::int64_t>& rows) const {
@@ -304,11 +331,11 @@ ViewOps::Tensor ViewOps::index_rows(const Tensor& x, const std::vector<std::int6
   out.rows = {};
   Rows wanted;
   for (const std::int64_t index : rows) {
-    wanted.append({std::int32_t(index), 1, std::int16_t(at_.dp), RowKind::token, PadContent::zero,
-                   step_});
+    wanted.append(
+        {std::int32_t(index), 1, std::int16_t(at_.dp), RowKind::token, PadContent::zero, step_});
     if (index < 0 || index >= x.rows.size()) {
       find(FindingKind::bounds, "index_rows", "x", text("index ", index, " < rows"),
-           text(x.rows.size(), " rows: ", to_map(x.rows, step_)), index);
+           text(x.rows.size(), " rows: ", to_map(x.rows, step_)), index, x.origin);
       out.rows.append(mix_row);
     } else {
       out.rows.append(x.rows.at(index));
@@ -337,10 +364,12 @@ ViewOps::Tensor ViewOps::slice(const Tensor& x, Axis axis, std::int64_t begin,
   if (begin < 0 || begin > end || end > extent(x, axis))
     throw ShapeError(text("slice: [", begin, ", ", end, ") of ", extent(x, axis)));
   Tensor part = x;
-  if (axis == Axis::rows)
+  if (axis == Axis::rows) {
     part.rows = x.rows.slice(begin, end);
-  else
-    part.width = end - begin;  // a tensor of its own: a half of a joined pair, logits without padding
+    if (begin > 0 || end < x.rows.size()) note_rows(part, "chunk");
+  } else {
+    part.width = end - begin;  // a tensor of its own: half of a joined pair, logits unpadded
+  }
   return part;
 }
 
@@ -353,7 +382,7 @@ ViewOps::Tensor ViewOps::concat(std::span<const Tensor> parts, Axis axis) const 
       whole.rows.append(part.rows);
       continue;
     }
-    require_same_rows("concat", "parts", whole.rows, part.rows);
+    require_rows("concat", "parts", whole.rows, part.rows, part.origin);
     whole.rows = mixed(whole.rows, part.rows);
     whole.width += part.width;
     if (part.columns.begin == whole.columns.end && part.columns.of == whole.columns.of)
@@ -369,7 +398,7 @@ ViewOps::Tensor ViewOps::concat(std::span<const Tensor> parts, Axis axis) const 
 ViewOps::Tensor ViewOps::sum(std::span<const Tensor> parts) const {
   Tensor total = parts.front();
   for (const Tensor& part : parts.subspan(1)) {
-    require_same_rows("sum", "parts", total.rows, part.rows);
+    require_rows("sum", "parts", total.rows, part.rows, part.origin);
     total.rows = mixed(total.rows, part.rows);
     if (!total.sum.add(part.sum))
       find(FindingKind::completeness, "sum", "parts", to_string(total.sum), to_string(part.sum));
@@ -379,7 +408,8 @@ ViewOps::Tensor ViewOps::sum(std::span<const Tensor> parts) const {
   return total;
 }
 
-ViewOps::Routing ViewOps::slice(const Routing& x, Axis, std::int64_t begin, std::int64_t end) const {
+ViewOps::Routing ViewOps::slice(const Routing& x, Axis, std::int64_t begin,
+                                std::int64_t end) const {
   return {x.rows.slice(begin, end), x.experts_per_token};
 }
 

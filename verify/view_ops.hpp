@@ -10,10 +10,10 @@
 
 namespace tokenview {
 
-/// The arithmetic that computes nothing: each operation states what it requires of its operands' token
-/// views and what its result stands for. A violated requirement is a finding; the operation then gives
-/// the view that the hardware would give, and the run goes on, so that one run lists all findings and
-/// the first is the cause.
+/// The arithmetic that computes nothing: each operation states what it requires of its operands'
+/// token views and what its result stands for. A violated requirement is a finding; the operation
+/// then gives the view that the hardware would give, and the run goes on, so that one run lists all
+/// findings and the first is the cause.
 ///
 /// What every operation requires, unless it says otherwise: operands of the same rows and columns,
 /// complete. Linear operations keep a partial sum; others (norms, activations, attention, routing)
@@ -23,6 +23,7 @@ class ViewOps {
   /// A view and the number of columns that this rank holds.
   struct Tensor : TokenView {
     std::int64_t width = 0;
+    std::int32_t origin = -1;  // what took its rows away from full; -1: full, or never known
   };
   struct Ids {
     Rows rows;
@@ -41,7 +42,7 @@ class ViewOps {
     std::vector<Rows> slots;  // what was written at each position
   };
   struct GdnState {
-    std::vector<Rows> slots;                    // what went into the state
+    std::vector<Rows> slots;                   // what went into the state
     std::vector<std::vector<Rows>> after_row;  // of the last pass, where the batch asked to keep it
   };
 
@@ -50,6 +51,9 @@ class ViewOps {
       : at_(at), findings_(&findings), step_(step) {}
 
   void locate(const ModulePath& module) const { module_ = &module; }
+  /// Told by a communicator of each result that it made.
+  void made_by(Tensor& x, const char* op, const std::string& group) const;
+  void made_by(Routing&, const char*, const std::string&) const {}
   std::int32_t step() const { return step_; }
 
   Weight load(const WeightSource& source, const WeightBlock& block) const;
@@ -84,10 +88,11 @@ class ViewOps {
                           const GdnShape& shape, GdnState& state, const Batch& batch) const;
 
   Routing route(const Tensor& logits, std::int64_t k, bool renormalise) const;
-  Tensor experts(const Tensor& x, const Routing& routing, const Weight& gate_up,
-                 const Weight& down, std::int64_t first_expert) const;
+  Tensor experts(const Tensor& x, const Routing& routing, const Weight& gate_up, const Weight& down,
+                 std::int64_t first_expert) const;
 
   Tensor pad_rows(const Tensor& x, std::int64_t count) const;
+  void require_full(const Tensor& x, const Batch& batch, const char* what) const;
   /// Drops pads only, and needs `rows` rows.
   Tensor trim(const Tensor& x, std::int64_t rows) const;
 
@@ -118,18 +123,21 @@ class ViewOps {
 
  private:
   void find(FindingKind kind, const char* operation, const char* tensor, std::string expected,
-            std::string actual, std::int64_t first_bad_row = -1) const;
+            std::string actual, std::int64_t first_bad_row = -1, std::int32_t origin = -1) const;
   void require_complete(const char* operation, const char* tensor, const Tensor& x) const;
-  void require_same_rows(const char* operation, const char* tensor, const Rows& expected,
-                         const Rows& actual) const;
+  void require_rows(const char* operation, const char* tensor, const Rows& expected,
+                    const Rows& actual, std::int32_t origin = -1) const;
   void require_tokens(const char* operation, const Rows& held, const Rows& expected_rows,
                       std::size_t sequence) const;
+  void note_rows(Tensor& x, const std::string& what) const;
   std::string name(const TokenView& view) const { return to_string(view, step_); }
 
   RankCoordinates at_;
   std::vector<Finding>* findings_;
   std::int32_t step_;
   mutable const ModulePath* module_ = nullptr;
+  mutable std::vector<std::string> origins_;  // "reduce_scatter over tp in mtp.layers.0"
+  mutable std::int64_t order_ = 0;                // operations so far
 };
 
 }  // namespace tokenview

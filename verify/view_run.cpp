@@ -42,12 +42,6 @@ class ViewRecorder final : public TapSink<ViewOps>, public DraftObserver<ViewRan
 
 }  // namespace
 
-const Finding* first_finding(const ViewRunResult& result) {
-  // Ranks run the same program; the finding that has the fewest before it on its rank is the first.
-  // Findings of one rank are together and in program order, so the first of a rank is a candidate.
-  return result.findings.empty() ? nullptr : &result.findings.front();
-}
-
 ViewRunResult run_views(const ViewRun& run) {
   const ParallelPlan& plan = run.protocol.plan;
   const ParallelConfig& parallel = plan.parallel;
@@ -80,16 +74,9 @@ ViewRunResult run_views(const ViewRun& run) {
           ViewRank rank(mine, comms.tp, comms.dp, comms.ep);
           ViewRecorder recorder(views[std::size_t(comms.at.world)]);
           if (run.record_views) rank.taps = &recorder;
-          const auto weights =
-              WeightLoader<ViewOps>(mine, source, run.config,
-                                    {.tp_rank = comms.at.tp,
-                                     .tp_size = parallel.tp,
-                                     .expert_rank = comms.at.ep,
-                                     .expert_size = parallel.tp * parallel.dp,
-                                     .expert_parallel = parallel.enable_expert_parallel,
-                                     .shared_expert_whole = run.shared_expert_whole,
-                                     .dense_whole = run.dense_whole})
-                  .model();
+          const auto weights = WeightLoader<ViewOps>(mine, source, run.config,
+                                                     placement_of(plan, comms.at.tp, comms.at.ep))
+                                   .model();
           const RankShapes shapes = rank_shapes(run.config, comms.at.tp, parallel.tp);
           auto state = empty_state(mine, run.config, shapes);
           const Batch& batch = batches[std::size_t(comms.at.dp)];
@@ -101,12 +88,15 @@ ViewRunResult run_views(const ViewRun& run) {
             hidden.width = run.config.hidden_size;
           }
           const SampleRows sampled = sample_rows(batch);
-          const auto logits = compute_logits(rank, weights, run.config,
-                                             mine.index_rows(hidden, sampled.rows));
+          const auto logits =
+              compute_logits(rank, weights, run.config, mine.index_rows(hidden, sampled.rows));
           const auto next = mine.argmax(logits);
           if (run.draft_steps > 0)
             draft(rank, run.protocol, weights, run.config, shapes, state, batch, hidden, sampled,
-                  next, run.draft_steps, {}, false, run.record_views ? &recorder : nullptr);
+                  next, run.draft_steps,
+                  run.rejected.empty() ? std::vector<std::int32_t>{}
+                                       : run.rejected[std::size_t(comms.at.dp)],
+                  false, run.record_views ? &recorder : nullptr);
           return 0;
         });
   } catch (const Error& error) {
@@ -115,6 +105,8 @@ ViewRunResult run_views(const ViewRun& run) {
 
   for (auto& of_rank : findings)
     result.findings.insert(result.findings.end(), of_rank.begin(), of_rank.end());
+  std::stable_sort(result.findings.begin(), result.findings.end(),
+                   [](const Finding& a, const Finding& b) { return a.order < b.order; });
   if (run.record_views && world > 0)
     for (std::size_t i = 0; i < views[0].size(); ++i) {
       NamedView& view = result.views.emplace_back();

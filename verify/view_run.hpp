@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "reference/program/drafter.hpp"
+#include "reference/program/protocols.hpp"
 #include "verify/view_ops.hpp"
 
 namespace tokenview {
@@ -16,11 +17,10 @@ using ViewRank = Rank<ViewOps, SimComm<ViewOps>>;
 struct ViewRun {
   const ModelConfig& config;
   const Protocol<ViewRank>& protocol;
-  std::vector<Batch> batches;       // one a dp rank; metadata across dp is filled in
+  std::vector<Batch> batches;  // one a dp rank; metadata across dp is filled in
   std::size_t draft_steps = 0;
-  bool target_runs = true;          // false: the drafter is fed a correct target's rows
-  bool shared_expert_whole = false;
-  bool dense_whole = false;
+  bool target_runs = true;  // false: the drafter is fed a correct target's rows
+  std::vector<std::vector<std::int32_t>> rejected;  // [dp][request] drafts; empty: none
   bool record_views = false;
 };
 
@@ -31,13 +31,10 @@ struct NamedView {
 };
 
 struct ViewRunResult {
-  std::vector<Finding> findings;  // in program order of each rank, ranks one after the other
+  std::vector<Finding> findings;  // in program order; the first is the cause of the others
   std::vector<NamedView> views;   // in program order
-  std::string error;              // what stopped the run: shapes that a kernel refuses; empty: nothing
+  std::string error;  // what stopped the run: shapes that a kernel refuses; empty: nothing
 };
-
-/// The first finding in program order over all ranks: the cause of the others.
-const Finding* first_finding(const ViewRunResult& result);
 
 ViewRunResult run_views(const ViewRun& run);
 

@@ -28,7 +28,7 @@ typename R::Tensor attention(R& rank, const AttentionWeights<typename R::Weight>
   const T k = ops.rope(k_normed, batch, shapes.rope);
 
   const T attended = ops.attention(q, k, value, shapes.attention, cache, batch);
-  const T gated = ops.sigmoid_mul(attended, gate);       // [T, heads * head_dim]
+  const T gated = ops.sigmoid_mul(attended, gate);          // [T, heads * head_dim]
   return rank.tap(rank.linear("o_proj", gated, w.o_proj));  // [T, H] partial
 }
 

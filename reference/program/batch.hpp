@@ -10,14 +10,16 @@ namespace tokenview {
 /// runner added (CUDA graph bucket, data-parallel maximum): they belong to no sequence, read and
 /// write no state. Source: vllm gdn_attn.py, llm_base_proposer.py.
 struct Batch {
-  std::vector<std::int64_t> input_ids;         // [T]
-  std::vector<std::int64_t> positions;         // [T]
-  std::vector<std::int32_t> query_start_loc;   // [S+1], from 0, non-decreasing
-  std::vector<std::int32_t> num_computed;      // [S] tokens of the sequence already in its caches
-  std::vector<std::int32_t> slots;             // [S] where the sequence's caches live
-  std::vector<std::int64_t> mrope_positions;   // [3, T] time, height, width; empty: positions thrice
-  std::vector<std::int64_t> tokens_across_dp;  // [dp] T of every data-parallel rank; empty: dp is one
-  std::vector<std::int64_t> requests_across_dp;  // [dp] requests of every rank: rows of a later draft pass
+  std::vector<std::int64_t> input_ids;        // [T]
+  std::vector<std::int64_t> positions;        // [T]
+  std::vector<std::int32_t> query_start_loc;  // [S+1], from 0, non-decreasing
+  std::vector<std::int32_t> num_computed;     // [S] tokens of the sequence already in its caches
+  std::vector<std::int32_t> slots;            // [S] where the sequence's caches live
+  std::vector<std::int64_t> mrope_positions;  // [3, T] time, height, width; empty: positions thrice
+  std::vector<std::int64_t>
+      tokens_across_dp;  // [dp] T of every data-parallel rank; empty: dp is one
+  std::vector<std::int64_t>
+      requests_across_dp;                // [dp] requests of every rank: rows of a later draft pass
   std::vector<std::int64_t> row_tokens;  // which token of the step each row is; empty: 0, 1, ...
   bool keep_states = false;  // keep the recurrent state after every row, for commit_accepted()
 

@@ -32,13 +32,14 @@ LayerStream<typename R::Tensor> decoder_layer(R& rank, const Protocol<R>& protoc
   // mixer
   stream.hidden = add_norm(rank, "input_layernorm", stream, w.input_layernorm, eps);
   const T x = protocol.attention_input(rank, call, stream.hidden);  // [T, H] full
-  const T mixed = w.self_attn
-                      ? attention(rank, *w.self_attn, shapes, eps, *state.kv, batch, x)
-                      : gated_delta_net(rank, *w.linear_attn, shapes.gdn, eps, *state.gdn, batch, x);
+  const T mixed =
+      w.self_attn ? attention(rank, *w.self_attn, shapes, eps, *state.kv, batch, x)
+                  : gated_delta_net(rank, *w.linear_attn, shapes.gdn, eps, *state.gdn, batch, x);
   stream.hidden = protocol.attention_output(rank, call, mixed, *stream.residual);
 
   // feed-forward
-  stream.hidden = add_norm(rank, "post_attention_layernorm", stream, w.post_attention_layernorm, eps);
+  stream.hidden =
+      add_norm(rank, "post_attention_layernorm", stream, w.post_attention_layernorm, eps);
   stream.hidden = protocol.feed_forward(rank, call, w, config, batch, stream.hidden);
   if (rank.taps != nullptr) rank.tap(rank.ops.add(*stream.residual, stream.hidden));
   return stream;

@@ -17,8 +17,8 @@ SampleRows sample_rows(const Batch& batch, const std::vector<std::int32_t>& reje
 Batch next_draft_batch(const Batch& previous, const SampleRows& sampled,
                        const std::vector<std::int32_t>& rejected = {});
 
-/// Sees each draft pass: its ids, which it may replace, its positions and its logits. Taps of modules
-/// go to the rank's sink.
+/// Sees each draft pass: its ids, which it may replace, its positions and its logits. Taps of
+/// modules go to the rank's sink.
 template <class R>
 class DraftObserver {
  public:
@@ -33,15 +33,14 @@ class DraftObserver {
 /// Returns the draft ids of each step, one a request of `sampled`.
 ///
 /// First pass: the target's rows with the ids shifted left by one inside each request, positions
-/// unchanged. Later passes: one row a request, fed the draft and the hidden state of the pass before.
-/// Source: vllm llm_base_proposer.py (propose), spec_decode/utils.py.
+/// unchanged. Later passes: one row a request, fed the draft and the hidden state of the pass
+/// before. Source: vllm llm_base_proposer.py (propose), spec_decode/utils.py.
 template <class R>
 std::vector<typename R::Ops::Ids> draft(R& rank, const Protocol<R>& protocol,
                                         const ModelWeights<typename R::Weight>& w,
                                         const ModelConfig& config, const RankShapes& shapes,
                                         ModelState<typename R::Ops>& state, const Batch& batch,
-                                        const typename R::Tensor& hidden,
-                                        const SampleRows& sampled,
+                                        const typename R::Tensor& hidden, const SampleRows& sampled,
                                         const typename R::Ops::Ids& next, std::size_t num_steps,
                                         const std::vector<std::int32_t>& rejected = {},
                                         bool all_logits = false,
@@ -64,7 +63,8 @@ std::vector<typename R::Ops::Ids> draft(R& rank, const Protocol<R>& protocol,
     drafts.push_back(ops.argmax(logits));
     ids = drafts.back();
     fed = last;
-    pass = step == 0 ? next_draft_batch(pass, sampled, rejected) : next_draft_batch(pass, sample_rows(pass));
+    pass = step == 0 ? next_draft_batch(pass, sampled, rejected)
+                     : next_draft_batch(pass, sample_rows(pass));
   }
   return drafts;
 }

@@ -26,7 +26,7 @@ typename R::Ops::Routing route(R& rank, const typename R::Weight& gate, const Mo
   const typename R::Tensor logits = rank.tap(rank.ops.linear(x, gate), "logits");  // [T, E]
   typename R::Ops::Routing routing =
       rank.ops.route(logits, config.num_experts_per_tok, config.norm_topk_prob);  // [T, k]
-  if (rank.taps != nullptr) rank.taps->routing(rank.module, routing);  // may replace it
+  if (rank.taps != nullptr) rank.taps->routing(rank.module, routing);             // may replace it
   return routing;
 }
 
@@ -48,10 +48,10 @@ inline std::vector<std::int64_t> dispatch_sizes(const Batch& batch, std::int64_t
   return sizes;
 }
 
-/// The routed experts on this rank's rows. Where tokens are spread over ranks, rows and their routing
-/// are gathered over the dispatch group, every rank runs its experts on all of them, and each rank
-/// gets the sum of its own rows back: complete under sequence parallelism, else a partial over tp.
-/// Source: vllm all2all.py (allgather_reducescatter), moe_runner.py.
+/// The routed experts on this rank's rows. Where tokens are spread over ranks, rows and their
+/// routing are gathered over the dispatch group, every rank runs its experts on all of them, and
+/// each rank gets the sum of its own rows back: complete under sequence parallelism, else a partial
+/// over tp. Source: vllm all2all.py (allgather_reducescatter), moe_runner.py.
 template <class R>
 typename R::Tensor routed_experts(R& rank, const MoeWeights<typename R::Weight>& w,
                                   const MoeLayout& layout, const Batch& batch,
@@ -69,14 +69,14 @@ typename R::Tensor routed_experts(R& rank, const MoeWeights<typename R::Weight>&
       ops.experts(rows, pairs, w.experts_gate_up, w.experts_down, w.first_expert), sizes);
 }
 
-/// The sparse block: routed experts plus the gated shared expert. Full [T, H] -> [T, H], a partial sum
-/// over the ranks that share the experts; with sequence parallelism complete, and on the shard where
-/// the input is one already.
-/// Source: transformers modeling_qwen3_next.py, Qwen3NextSparseMoeBlock; vllm qwen3_next.py.
+/// The sparse block: routed experts plus the gated shared expert. Full [T, H] -> [T, H], a partial
+/// sum over the ranks that share the experts; with sequence parallelism complete, and on the shard
+/// where the input is one already. Source: transformers modeling_qwen3_next.py,
+/// Qwen3NextSparseMoeBlock; vllm qwen3_next.py.
 template <class R>
 typename R::Tensor moe_block(R& rank, const MoeWeights<typename R::Weight>& w,
-                             const ModelConfig& config, const MoeLayout& layout,
-                             const Batch& batch, const typename R::Tensor& input) {
+                             const ModelConfig& config, const MoeLayout& layout, const Batch& batch,
+                             const typename R::Tensor& input) {
   using T = typename R::Tensor;
   const auto& ops = rank.ops;
   const bool chunks = layout.sequence_parallel && !layout.already_sharded;

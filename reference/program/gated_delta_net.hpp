@@ -15,8 +15,7 @@ struct GdnProjections {
 };
 
 template <class R>
-GdnProjections<typename R::Tensor> gdn_projections(R& rank,
-                                                   const GdnWeights<typename R::Weight>& w,
+GdnProjections<typename R::Tensor> gdn_projections(R& rank, const GdnWeights<typename R::Weight>& w,
                                                    const GdnShape& shape,
                                                    const typename R::Tensor& x) {
   if (w.in_proj_qkvz) {  // Qwen3-Next: grouped by key head
@@ -30,7 +29,8 @@ GdnProjections<typename R::Tensor> gdn_projections(R& rank,
 
 /// Gated DeltaNet over this rank's heads: x full [T, H] -> [T, H], a partial sum over tp. Reads and
 /// updates the convolution rows and the recurrent state of each sequence. Uses no positions.
-/// Source: transformers modular_qwen3_next.py, Qwen3NextGatedDeltaNet; vllm qwen_gdn_linear_attn.py.
+/// Source: transformers modular_qwen3_next.py, Qwen3NextGatedDeltaNet; vllm
+/// qwen_gdn_linear_attn.py.
 template <class R>
 typename R::Tensor gated_delta_net(R& rank, const GdnWeights<typename R::Weight>& w,
                                    const GdnShape& shape, double eps,
@@ -41,11 +41,11 @@ typename R::Tensor gated_delta_net(R& rank, const GdnWeights<typename R::Weight>
   const auto scope = rank.enter("linear_attn");
 
   const GdnProjections<T> in = gdn_projections(rank, w, shape, x);
-  const T qkv = ops.causal_conv(in.qkv, w.conv1d, state, batch);              // [T, conv_dim]
-  const auto [beta, g] = ops.delta_gates(in.b, in.a, w.A_log, w.dt_bias);     // [T, value_heads]
-  const T read = ops.gated_delta_rule(qkv, beta, g, shape, state, batch);     // [T, value_dim]
+  const T qkv = ops.causal_conv(in.qkv, w.conv1d, state, batch);           // [T, conv_dim]
+  const auto [beta, g] = ops.delta_gates(in.b, in.a, w.A_log, w.dt_bias);  // [T, value_heads]
+  const T read = ops.gated_delta_rule(qkv, beta, g, shape, state, batch);  // [T, value_dim]
   const T normed = rank.tap(ops.gated_rms_norm(read, in.z, w.norm, eps), "norm");
-  return rank.tap(rank.linear("out_proj", normed, w.out_proj));               // [T, H] partial
+  return rank.tap(rank.linear("out_proj", normed, w.out_proj));  // [T, H] partial
 }
 
 }  // namespace tokenview

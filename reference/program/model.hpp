@@ -34,8 +34,8 @@ typename R::Tensor embed(R& rank, const ModelWeights<typename R::Weight>& w,
   return rank.tp.all_reduce(rank.ops.embed(ids, w.embed_tokens, w.first_vocab_row));
 }
 
-/// Logits of the rows of `hidden`: [rows, H] full -> [rows, V], vocabulary blocks joined over tp and
-/// the padding cut. Source: vllm logits_processor.py.
+/// Logits of the rows of `hidden`: [rows, H] full -> [rows, V], vocabulary blocks joined over tp
+/// and the padding cut. Source: vllm logits_processor.py.
 template <class R>
 typename R::Tensor compute_logits(R& rank, const ModelWeights<typename R::Weight>& w,
                                   const ModelConfig& config, const typename R::Tensor& hidden) {
@@ -52,20 +52,22 @@ typename R::Tensor forward(R& rank, const Protocol<R>& protocol,
                            const Batch& batch) {
   using T = typename R::Tensor;
   const auto scope = rank.enter("model");
-  LayerStream<T> stream = protocol.model_entry(
-      rank, rank.tap(embed(rank, w, rank.ops.ids(batch)), "embed_tokens"));
+  LayerStream<T> stream =
+      protocol.model_entry(rank, rank.tap(embed(rank, w, rank.ops.ids(batch)), "embed_tokens"));
   for (std::size_t i = 0; i < w.layers.size(); ++i) {
     const bool scatters = protocol.plan.scatters[i];
-    protocol.before_layer(rank,
-                          {batch.num_tokens(), scatters, w.layers[i].moe.has_value(),
-                           stream.residual.has_value()},
-                          stream);
+    protocol.before_layer(
+        rank,
+        {batch.num_tokens(), scatters, w.layers[i].moe.has_value(), stream.residual.has_value()},
+        stream);
     const auto layer = rank.enter("layers", std::int64_t(i));
     stream = decoder_layer(rank, protocol, scatters, w.layers[i], config, shapes, state.layers[i],
                            batch, std::move(stream));
   }
-  return rank.tap(protocol.model_exit(rank, std::move(stream), w.norm, config.rms_norm_eps,
-                                      batch.num_tokens()));
+  const T out = rank.tap(protocol.model_exit(rank, std::move(stream), w.norm, config.rms_norm_eps,
+                                             batch.num_tokens()));
+  rank.ops.require_full(out, batch, "final hidden");
+  return out;
 }
 
 }  // namespace tokenview

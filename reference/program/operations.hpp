@@ -50,7 +50,7 @@ concept Movable = requires(const Ops& ops, const X& x, std::span<const X> parts,
   { ops.slice(x, axis, begin, end) } -> std::same_as<X>;  // [begin, end) of an axis
   { ops.concat(parts, axis) } -> std::same_as<X>;         // in the order given
   { ops.extent(x, axis) } -> std::same_as<std::int64_t>;
-  { ops.dtype_name(x) } -> std::same_as<const char*>;     // of its elements
+  { ops.dtype_name(x) } -> std::same_as<const char*>;  // of its elements
 };
 template <class Ops, class X>
 concept Summable = Movable<Ops, X> && requires(const Ops& ops, std::span<const X> parts) {
@@ -63,55 +63,68 @@ concept Summable = Movable<Ops, X> && requires(const Ops& ops, std::span<const X
 ///
 /// T tokens, H hidden, V vocabulary, E experts, k experts a token; sizes are of one rank.
 template <class Ops>
-concept ModelOps =
-    Summable<Ops, typename Ops::Tensor> && Movable<Ops, typename Ops::Routing> &&
+concept ModelOps = Summable<Ops, typename Ops::Tensor> && Movable<Ops, typename Ops::Routing> &&
     requires(const Ops& ops, const typename Ops::Tensor& x, const typename Ops::Weight& w,
              const typename Ops::Ids& ids, const typename Ops::Routing& routing,
              typename Ops::KvCache& kv, typename Ops::GdnState& gdn, const Batch& batch,
              const WeightSource& source, const WeightBlock& block, const AttentionShape& heads,
              const RopeShape& rope, const GdnShape& gdn_shape,
              const std::vector<std::int64_t>& indices, std::int64_t n, double eps, bool flag) {
-      typename Ops::Tensor;
-      // Weights, ids and caches.
-      { ops.load(source, block) } -> std::same_as<typename Ops::Weight>;
-      { ops.ids(batch) } -> std::same_as<typename Ops::Ids>;                 // [T]
-      { ops.kv_cache(heads) } -> std::same_as<typename Ops::KvCache>;        // empty
-      { ops.gdn_state(gdn_shape, n) } -> std::same_as<typename Ops::GdnState>;  // empty; kernel n
-      // Row-local: the result of a row depends on that row alone.
-      { ops.embed(ids, w, n) } -> std::same_as<typename Ops::Tensor>;        // [T] -> [T, H]; w from row n
-      { ops.linear(x, w) } -> std::same_as<typename Ops::Tensor>;            // x w^T: [T, in] -> [T, out]
-      { ops.add(x, x) } -> std::same_as<typename Ops::Tensor>;
-      { ops.rms_norm(x, w, eps) } -> std::same_as<typename Ops::Tensor>;     // times (1 + w)
-      { ops.head_rms_norm(x, w, eps) } -> std::same_as<typename Ops::Tensor>;  // heads of w's width
-      { ops.silu_mul(x, x) } -> std::same_as<typename Ops::Tensor>;          // silu(x) * y
-      { ops.sigmoid_mul(x, x) } -> std::same_as<typename Ops::Tensor>;       // x * sigmoid(y)
-      { ops.sigmoid_scale(x, x) } -> std::same_as<typename Ops::Tensor>;     // rows of x * sigmoid(y [T, 1])
-      { ops.concat_features(x, x) } -> std::same_as<typename Ops::Tensor>;   // [T, a] [T, b] -> [T, a + b]
-      { ops.split_query_gate(x, n) } ->                                      // per head of width n
-          std::same_as<std::pair<typename Ops::Tensor, typename Ops::Tensor>>;
-      { ops.split_qkvz(x, gdn_shape) } ->                                    // -> qkv [T, conv_dim], z
-          std::same_as<std::pair<typename Ops::Tensor, typename Ops::Tensor>>;
-      { ops.split_ba(x, gdn_shape) } ->                                      // -> b, a [T, value heads]
-          std::same_as<std::pair<typename Ops::Tensor, typename Ops::Tensor>>;
-      { ops.rope(x, batch, rope) } -> std::same_as<typename Ops::Tensor>;
-      { ops.gated_rms_norm(x, x, w, eps) } -> std::same_as<typename Ops::Tensor>;  // norm(x) w silu(z)
-      // Over the rows of a sequence and its past.
-      { ops.attention(x, x, x, heads, kv, batch) } -> std::same_as<typename Ops::Tensor>;
-      { ops.causal_conv(x, w, gdn, batch) } -> std::same_as<typename Ops::Tensor>;
-      { ops.delta_gates(x, x, w, w) } ->                                     // b, a, A_log, dt_bias -> beta, g
-          std::same_as<std::pair<typename Ops::Tensor, typename Ops::Tensor>>;
-      { ops.gated_delta_rule(x, x, x, gdn_shape, gdn, batch) } -> std::same_as<typename Ops::Tensor>;
-      // Experts.
-      { ops.route(x, n, flag) } -> std::same_as<typename Ops::Routing>;      // logits, k, renormalise
-      { ops.experts(x, routing, w, w, n) } -> std::same_as<typename Ops::Tensor>;  // from expert n on
-      // Pads. Their rows belong to no token.
-      { ops.pad_rows(x, n) } -> std::same_as<typename Ops::Tensor>;          // n zero rows at the end
-      { ops.trim(x, n) } -> std::same_as<typename Ops::Tensor>;              // the first n rows; drops pads only
-      // Rows by index, and the greedy token of each row.
-      { ops.index_rows(x, indices) } -> std::same_as<typename Ops::Tensor>;
-      { ops.argmax(x) } -> std::same_as<typename Ops::Ids>;
-      { ops.next_ids(ids, batch, indices, ids) } -> std::same_as<typename Ops::Ids>;
-    };
+  typename Ops::Tensor;
+  // Weights, ids and caches.
+  { ops.load(source, block) } -> std::same_as<typename Ops::Weight>;
+  { ops.ids(batch) } -> std::same_as<typename Ops::Ids>;                    // [T]
+  { ops.kv_cache(heads) } -> std::same_as<typename Ops::KvCache>;           // empty
+  { ops.gdn_state(gdn_shape, n) } -> std::same_as<typename Ops::GdnState>;  // empty; kernel n
+  // Row-local: the result of a row depends on that row alone.
+  { ops.embed(ids, w, n) } -> std::same_as<typename Ops::Tensor>;  // [T] -> [T, H]; w from row n
+  { ops.linear(x, w) } -> std::same_as<typename Ops::Tensor>;      // x w^T: [T, in] -> [T, out]
+  { ops.add(x, x) } -> std::same_as<typename Ops::Tensor>;
+  { ops.rms_norm(x, w, eps) } -> std::same_as<typename Ops::Tensor>;       // times (1 + w)
+  { ops.head_rms_norm(x, w, eps) } -> std::same_as<typename Ops::Tensor>;  // heads of w's width
+  { ops.silu_mul(x, x) } -> std::same_as<typename Ops::Tensor>;            // silu(x) * y
+  { ops.sigmoid_mul(x, x) } -> std::same_as<typename Ops::Tensor>;         // x * sigmoid(y)
+  {
+    ops.sigmoid_scale(x, x)
+    } -> std::same_as<typename Ops::Tensor>;  // rows of x * sigmoid(y [T, 1])
+  {
+    ops.concat_features(x, x)
+    } -> std::same_as<typename Ops::Tensor>;  // [T, a] [T, b] -> [T, a + b]
+  {
+    ops.split_query_gate(x, n)
+    } ->  // per head of width n
+        std::same_as<std::pair<typename Ops::Tensor, typename Ops::Tensor>>;
+  {
+    ops.split_qkvz(x, gdn_shape)
+    } ->  // -> qkv [T, conv_dim], z
+        std::same_as<std::pair<typename Ops::Tensor, typename Ops::Tensor>>;
+  {
+    ops.split_ba(x, gdn_shape)
+    } ->  // -> b, a [T, value heads]
+        std::same_as<std::pair<typename Ops::Tensor, typename Ops::Tensor>>;
+  { ops.rope(x, batch, rope) } -> std::same_as<typename Ops::Tensor>;
+  { ops.gated_rms_norm(x, x, w, eps) } -> std::same_as<typename Ops::Tensor>;  // norm(x) w silu(z)
+  // Over the rows of a sequence and its past.
+  { ops.attention(x, x, x, heads, kv, batch) } -> std::same_as<typename Ops::Tensor>;
+  { ops.causal_conv(x, w, gdn, batch) } -> std::same_as<typename Ops::Tensor>;
+  {
+    ops.delta_gates(x, x, w, w)
+    } ->  // b, a, A_log, dt_bias -> beta, g
+        std::same_as<std::pair<typename Ops::Tensor, typename Ops::Tensor>>;
+  { ops.gated_delta_rule(x, x, x, gdn_shape, gdn, batch) } -> std::same_as<typename Ops::Tensor>;
+  // Experts.
+  { ops.route(x, n, flag) } -> std::same_as<typename Ops::Routing>;  // logits, k, renormalise
+  { ops.experts(x, routing, w, w, n) } -> std::same_as<typename Ops::Tensor>;  // from expert n on
+  // Pads. Their rows belong to no token.
+  { ops.pad_rows(x, n) } -> std::same_as<typename Ops::Tensor>;  // n zero rows at the end
+  { ops.trim(x, n) } -> std::same_as<typename Ops::Tensor>;  // the first n rows; drops pads only
+  // The rows of `batch`, all of them, complete: what leaves the model. Numbers cannot tell.
+  ops.require_full(x, batch, "what it is");
+  // Rows by index, and the greedy token of each row.
+  { ops.index_rows(x, indices) } -> std::same_as<typename Ops::Tensor>;
+  { ops.argmax(x) } -> std::same_as<typename Ops::Ids>;
+  { ops.next_ids(ids, batch, indices, ids) } -> std::same_as<typename Ops::Ids>;
+};
 
 /// One rank's end of a process group. Collective: every rank of the group makes the same calls in
 /// the same order. Parts are in rank order along `axis`.
@@ -121,10 +134,12 @@ concept Communicator = requires(Comm& comm, const typename Ops::Tensor& x, Axis 
                                 const std::vector<std::int64_t>& sizes, const ModulePath& module) {
   { comm.rank() } -> std::convertible_to<std::int64_t>;
   { comm.size() } -> std::convertible_to<std::int64_t>;
-  comm.locate(module);  // where the rank is, for messages
-  { comm.all_reduce(x) } -> std::same_as<typename Ops::Tensor>;        // the sum, on every rank
+  comm.locate(module);                                           // where the rank is, for messages
+  { comm.all_reduce(x) } -> std::same_as<typename Ops::Tensor>;  // the sum, on every rank
   { comm.all_gather(x, axis) } -> std::same_as<typename Ops::Tensor>;  // the join, on every rank
-  { comm.reduce_scatter(x, axis) } -> std::same_as<typename Ops::Tensor>;  // this rank's part of the sum
+  {
+    comm.reduce_scatter(x, axis)
+    } -> std::same_as<typename Ops::Tensor>;  // this rank's part of the sum
   // Variable-size forms along rows: rank i brings, or keeps, sizes[i] rows.
   { comm.all_gather_v(x, sizes) } -> std::same_as<typename Ops::Tensor>;
   { comm.reduce_scatter_v(x, sizes) } -> std::same_as<typename Ops::Tensor>;

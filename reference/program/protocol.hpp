@@ -22,7 +22,7 @@ struct LayerCall {
   bool scatters;            // RSM: the mixer's output is to be reduce-scattered
   bool is_moe;
   bool has_residual;
-  bool on_shard = false;    // what the protocol took the input for
+  bool on_shard = false;  // what the protocol took the input for
 };
 
 /// residual := residual + hidden; returns its norm as the module `name`. Before the first layer
@@ -40,9 +40,9 @@ typename R::Tensor add_norm(R& rank, const char* name, LayerStream<typename R::T
 /// Where tokens are gathered and scattered, and where partial sums are completed. One class a
 /// published protocol; layers, model and drafter call these points and move nothing themselves.
 ///
-/// This base is protocol S, sequence parallelism off, and protocol A, where the MoE block alone works
-/// on shards and gathers again: full rows at every boundary, and the mixer's output all-reduced.
-/// Source: vllm qwen3_next.py before PR 47006.
+/// This base is protocol S, sequence parallelism off, and protocol A, where the MoE block alone
+/// works on shards and gathers again: full rows at every boundary, and the mixer's output
+/// all-reduced. Source: vllm qwen3_next.py before PR 47006.
 template <class R>
 class Protocol {
  public:
@@ -64,17 +64,18 @@ class Protocol {
   /// Normed hidden at a layer's entry -> the full rows that the mixer needs.
   virtual T attention_input(R&, LayerCall&, const T& hidden) const { return hidden; }
 
-  /// A mixer's partial output [T, H] -> the rows of the post-attention norm. `residual` is brought to
-  /// the same rows.
+  /// A mixer's partial output [T, H] -> the rows of the post-attention norm. `residual` is brought
+  /// to the same rows.
   virtual T attention_output(R& rank, const LayerCall&, const T& partial, T&) const {
     return rank.tp.all_reduce(partial);
   }
 
-  /// The feed-forward, as the module `mlp`, on the rows of the post-attention norm -> the rows of the
-  /// layer boundary, complete.
+  /// The feed-forward, as the module `mlp`, on the rows of the post-attention norm -> the rows of
+  /// the layer boundary, complete.
   virtual T feed_forward(R& rank, const LayerCall&, const LayerWeights<W>& w,
                          const ModelConfig& config, const Batch& batch, const T& x) const {
-    const T out = local_feed_forward(rank, w, config, {plan.sequence_parallel_moe, false}, batch, x);
+    const T out =
+        local_feed_forward(rank, w, config, {plan.sequence_parallel_moe, false}, batch, x);
     return w.moe && plan.sequence_parallel_moe ? out : rank.tp.all_reduce(out);
   }
 

@@ -5,9 +5,9 @@
 namespace tokenview {
 
 /// Protocol B: the all-reduce before a MoE block is a reduce-scatter, and the stream stays sharded
-/// until something needs full rows. Whether a layer's input is a shard is inferred from its row count,
-/// which is ambiguous at T = 1: a shard has one row too. The MTP layer is called directly and nobody
-/// gathers after it. Source: vllm qwen3_next.py (PR 47006).
+/// until something needs full rows. Whether a layer's input is a shard is inferred from its row
+/// count, which is ambiguous at T = 1: a shard has one row too. The MTP layer is called directly
+/// and nobody gathers after it. Source: vllm qwen3_next.py (PR 47006).
 template <class R>
 class ProtocolB : public Protocol<R> {
  public:
@@ -23,13 +23,11 @@ class ProtocolB : public Protocol<R> {
   }
 
   T attention_input(R& rank, LayerCall& call, const T& hidden) const override {
-    call.on_shard =
-        call.scatters && call.has_residual && is_sharded(rank, hidden, call.num_tokens);
+    call.on_shard = call.scatters && call.has_residual && is_sharded(rank, hidden, call.num_tokens);
     return call.on_shard ? gather_and_trim(rank, hidden, call.num_tokens) : hidden;
   }
 
-  T attention_output(R& rank, const LayerCall& call, const T& partial,
-                     T& residual) const override {
+  T attention_output(R& rank, const LayerCall& call, const T& partial, T& residual) const override {
     if (!call.scatters) return rank.tp.all_reduce(partial);
     if (!call.on_shard) residual = chunk(rank, residual);
     return padded_reduce_scatter(rank, partial);
@@ -67,8 +65,7 @@ class ProtocolC final : public ProtocolB<R> {
 
   T mtp_exit(R& rank, LayerStream<T> stream, const W& norm, double eps,
              std::int64_t num_tokens) const override {
-    if (this->plan.mtp_scatters)
-      gather_pair(rank, stream.hidden, stream.residual, num_tokens);
+    if (this->plan.mtp_scatters) gather_pair(rank, stream.hidden, stream.residual, num_tokens);
     return add_norm(rank, "norm", stream, norm, eps);
   }
 };

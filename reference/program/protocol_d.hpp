@@ -6,9 +6,9 @@
 namespace tokenview {
 
 /// Protocol D: one static contract for the whole model. Tokens are sharded once at the entry, every
-/// layer gathers before its mixer and reduce-scatters after it, every boundary is a shard, the final
-/// norm works on the shard, and one gather ends the model. Models that mix dense and sparse layers,
-/// and pipelines, run protocol A. Source: vllm qwen3_next.py, qwen3_next_mtp.py (PR 50685).
+/// layer gathers before its mixer and reduce-scatters after it, every boundary is a shard, the
+/// final norm works on the shard, and one gather ends the model. Models that mix dense and sparse
+/// layers, and pipelines, run protocol A. Source: vllm qwen3_next.py, qwen3_next_mtp.py (PR 50685).
 template <class R>
 class ProtocolD : public Protocol<R> {
  public:

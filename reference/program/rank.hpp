@@ -20,7 +20,7 @@ class TapSink {
 
 /// What one rank's program runs with: its arithmetic, its groups, and where it is.
 template <class OpsT, class CommT>
-  requires ModelOps<OpsT> && Communicator<CommT, OpsT>
+requires ModelOps<OpsT> && Communicator<CommT, OpsT>
 class Rank {
  public:
   using Ops = OpsT;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The moves between full rows and token shards over a tensor-parallel group of p ranks. T tokens give
-// shards of S = ceil(T / p) rows; rank r holds tokens r S .. r S + S - 1, and ids from T on are pads.
+// The moves between full rows and token shards over a tensor-parallel group of p ranks. T tokens
+// give shards of S = ceil(T / p) rows; rank r holds tokens r S .. r S + S - 1, and ids from T on
+// are pads.
 #pragma once
 #include <optional>
 #include <utility>
@@ -24,8 +25,8 @@ X chunk(R& rank, const X& full) {
   return rank.ops.slice(padded, Axis::rows, rank.tp.rank() * shard, (rank.tp.rank() + 1) * shard);
 }
 
-/// partial [T, *] -> this rank's shard [S, *] of the sum: zero rows are appended on every rank, always
-/// (possibly none), then reduced and scattered. Source: vllm qwen3_next.py (PR 47006).
+/// partial [T, *] -> this rank's shard [S, *] of the sum: zero rows are appended on every rank,
+/// always (possibly none), then reduced and scattered. Source: vllm qwen3_next.py (PR 47006).
 template <class R>
 typename R::Tensor padded_reduce_scatter(R& rank, const typename R::Tensor& partial) {
   const std::int64_t rows = rank.ops.extent(partial, Axis::rows);
@@ -51,8 +52,7 @@ void gather_pair(R& rank, typename R::Tensor& hidden, std::optional<typename R::
     return;
   }
   const std::int64_t width = rank.ops.extent(hidden, Axis::cols);
-  const auto both =
-      gather_and_trim(rank, rank.ops.concat_features(hidden, *residual), num_tokens);
+  const auto both = gather_and_trim(rank, rank.ops.concat_features(hidden, *residual), num_tokens);
   hidden = rank.ops.slice(both, Axis::cols, 0, width);
   residual = rank.ops.slice(both, Axis::cols, width, 2 * width);
 }

@@ -17,8 +17,8 @@ struct Range {
   bool operator==(const Range&) const = default;
 };
 
-/// Block `rank` of `size` equal blocks of an axis of `extent`. Throws ConfigError with vLLM's words,
-/// "X is not divisible by Y", when they are not equal.
+/// Block `rank` of `size` equal blocks of an axis of `extent`. Throws ConfigError with vLLM's
+/// words, "X is not divisible by Y", when they are not equal.
 Range block_of(std::int64_t extent, std::int64_t rank, std::int64_t size);
 
 /// The experts of rank `rank` in a group of `size`: the first `num_experts % size` ranks hold one
@@ -38,7 +38,7 @@ struct WeightBlock {
   std::vector<Range> out;
   std::vector<Range> in;
   std::vector<Range> experts;
-  std::int64_t padded_out = 0;  // rows that the stored axis is extended to with zeros; 0: none
+  std::int64_t padded_out = 0;       // rows that the stored axis is extended to with zeros; 0: none
   std::int64_t part = 0, parts = 1;  // which of how many parts of the split axis this is
 
   bool per_expert() const { return shape.size() == 3 && shape[1] != 1; }

@@ -25,14 +25,14 @@ struct GdnWeights {
   std::optional<W> in_proj_qkvz;  // [2 key_dim + 2 value_dim, H]  whole groups
   std::optional<W> in_proj_ba;    // [2 value_heads, H]            whole groups
   // Qwen3.5: four plain matrices.
-  std::optional<W> in_proj_qkv;   // [conv_dim, H]      each of q, k, v sliced by itself
-  std::optional<W> in_proj_z;     // [value_dim, H]     rows
-  std::optional<W> in_proj_b;     // [value_heads, H]   rows
-  std::optional<W> in_proj_a;     // [value_heads, H]   rows
-  W conv1d;                       // [conv_dim, 1, K]   each of q, k, v sliced by itself
-  W A_log, dt_bias;               // [value_heads]
-  W norm;                         // [value_head_dim]   replicated, not zero-centred
-  W out_proj;                     // [H, value_dim]     columns, in value head order
+  std::optional<W> in_proj_qkv;  // [conv_dim, H]      each of q, k, v sliced by itself
+  std::optional<W> in_proj_z;    // [value_dim, H]     rows
+  std::optional<W> in_proj_b;    // [value_heads, H]   rows
+  std::optional<W> in_proj_a;    // [value_heads, H]   rows
+  W conv1d;                      // [conv_dim, 1, K]   each of q, k, v sliced by itself
+  W A_log, dt_bias;              // [value_heads]
+  W norm;                        // [value_head_dim]   replicated, not zero-centred
+  W out_proj;                    // [H, value_dim]     columns, in value head order
 };
 
 template <class W>
@@ -43,17 +43,17 @@ struct SwigluWeights {
 
 template <class W>
 struct MoeWeights {
-  W gate;                                         // [E, H]      replicated
-  W experts_gate_up;                              // [E, 2I, H]  this rank's experts, or rows of each
-  W experts_down;                                 // [E, H, I]   this rank's experts, or columns of each
-  std::int64_t first_expert = 0;                  // global index of this rank's first expert
+  W gate;                         // [E, H]      replicated
+  W experts_gate_up;              // [E, 2I, H]  this rank's experts, or rows of each
+  W experts_down;                 // [E, H, I]   this rank's experts, or columns of each
+  std::int64_t first_expert = 0;  // global index of this rank's first expert
   std::optional<SwigluWeights<W>> shared_expert;  // F = Is
   std::optional<W> shared_expert_gate;            // [1, H]      replicated
 };
 
 template <class W>
 struct LayerWeights {
-  W input_layernorm, post_attention_layernorm;  // [H]  replicated, zero-centred
+  W input_layernorm, post_attention_layernorm;   // [H]  replicated, zero-centred
   std::optional<AttentionWeights<W>> self_attn;  // one of the two mixers
   std::optional<GdnWeights<W>> linear_attn;
   std::optional<MoeWeights<W>> moe;  // one of the two feed-forwards
@@ -70,7 +70,7 @@ struct MtpWeights {
 
 template <class W>
 struct ModelWeights {
-  W embed_tokens;               // [V padded to 64, H]  rows
+  W embed_tokens;                    // [V padded to 64, H]  rows
   std::int64_t first_vocab_row = 0;  // global index of this rank's first row
   std::vector<LayerWeights<W>> layers;
   W norm;     // [H]  zero-centred
@@ -82,7 +82,7 @@ struct ModelWeights {
 struct WeightPlacement {
   std::int64_t tp_rank = 0, tp_size = 1;
   std::int64_t expert_rank = 0, expert_size = 1;  // dp * tp ranks share the routed experts
-  bool expert_parallel = false;  // whole experts a rank, else a slice of every expert
+  bool expert_parallel = false;      // whole experts a rank, else a slice of every expert
   bool shared_expert_whole = false;  // not split over tp: under sequence-parallel MoE
   bool dense_whole = false;          // dense feed-forwards not split over tp: protocol E
 };
@@ -133,22 +133,23 @@ class WeightLoader {
   /// This rank's block of `units` equal groups of output rows.
   W rows(const std::string& name, std::vector<std::int64_t> shape) const {
     const Range block = block_of(shape[0], at_.tp_rank, at_.tp_size);
-    return ops_.load(source_, {name, std::move(shape), {block}, {}, {}, 0, at_.tp_rank, at_.tp_size});
+    return ops_.load(source_,
+                     {name, std::move(shape), {block}, {}, {}, 0, at_.tp_rank, at_.tp_size});
   }
   W columns(const std::string& name, std::vector<std::int64_t> shape) const {
     const Range block = block_of(shape[1], at_.tp_rank, at_.tp_size);
-    return ops_.load(source_, {name, std::move(shape), {}, {block}, {}, 0, at_.tp_rank, at_.tp_size});
+    return ops_.load(source_,
+                     {name, std::move(shape), {}, {block}, {}, 0, at_.tp_rank, at_.tp_size});
   }
 
   LayerWeights<W> layer(const std::string& prefix, LayerType type, bool is_moe) const {
-    LayerWeights<W> w{
-        .input_layernorm = whole(prefix + "input_layernorm.weight", {c_.hidden_size}),
-        .post_attention_layernorm =
-            whole(prefix + "post_attention_layernorm.weight", {c_.hidden_size}),
-        .self_attn = {},
-        .linear_attn = {},
-        .moe = {},
-        .dense = {}};
+    LayerWeights<W> w{.input_layernorm = whole(prefix + "input_layernorm.weight", {c_.hidden_size}),
+                      .post_attention_layernorm =
+                          whole(prefix + "post_attention_layernorm.weight", {c_.hidden_size}),
+                      .self_attn = {},
+                      .linear_attn = {},
+                      .moe = {},
+                      .dense = {}};
     if (type == LayerType::full_attention)
       w.self_attn = attention(prefix + "self_attn.");
     else
@@ -184,7 +185,8 @@ class WeightLoader {
 
   GdnWeights<W> gated_delta_net(const std::string& prefix) const {
     const std::int64_t h = c_.hidden_size;
-    const std::int64_t key = c_.key_dim(), value = c_.value_dim(), heads = c_.linear_num_value_heads;
+    const std::int64_t key = c_.key_dim(), value = c_.value_dim(),
+                       heads = c_.linear_num_value_heads;
     block_of(c_.linear_num_key_heads, at_.tp_rank, at_.tp_size);  // whole heads only
     // q, k and v are three segments of one axis, each cut by itself.
     const Range k = block_of(key, at_.tp_rank, at_.tp_size);
@@ -213,9 +215,14 @@ class WeightLoader {
       w.in_proj_qkvz = rows(prefix + "in_proj_qkvz.weight", {2 * key + 2 * value, h});
       w.in_proj_ba = rows(prefix + "in_proj_ba.weight", {2 * heads, h});
     } else {
-      w.in_proj_qkv =
-          ops_.load(source_, {prefix + "in_proj_qkv.weight", {c_.conv_dim(), h}, segments, {}, {}, 0,
-                                                        at_.tp_rank, at_.tp_size});
+      w.in_proj_qkv = ops_.load(source_, {prefix + "in_proj_qkv.weight",
+                                          {c_.conv_dim(), h},
+                                          segments,
+                                          {},
+                                          {},
+                                          0,
+                                          at_.tp_rank,
+                                          at_.tp_size});
       w.in_proj_z = rows(prefix + "in_proj_z.weight", {value, h});
       w.in_proj_b = rows(prefix + "in_proj_b.weight", {heads, h});
       w.in_proj_a = rows(prefix + "in_proj_a.weight", {heads, h});
@@ -236,10 +243,16 @@ class WeightLoader {
 
   MoeWeights<W> moe(const std::string& prefix) const {
     const std::int64_t h = c_.hidden_size, e = c_.num_experts, i = c_.moe_intermediate_size;
-    WeightBlock gate_up{prefix + "experts.gate_up_proj", {e, 2 * i, h}, {}, {}, {}, 0, at_.expert_rank,
+    WeightBlock gate_up{prefix + "experts.gate_up_proj",
+                        {e, 2 * i, h},
+                        {},
+                        {},
+                        {},
+                        0,
+                        at_.expert_rank,
                         at_.expert_size};
-    WeightBlock down{prefix + "experts.down_proj", {e, h, i}, {}, {}, {}, 0, at_.expert_rank,
-                     at_.expert_size};
+    WeightBlock down{
+        prefix + "experts.down_proj", {e, h, i}, {}, {}, {}, 0, at_.expert_rank, at_.expert_size};
     if (at_.expert_parallel) {
       const Range mine = expert_block(e, at_.expert_rank, at_.expert_size);
       gate_up.experts = down.experts = {mine};

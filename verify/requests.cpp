@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "verify/requests.hpp"
+
+#include <charconv>
+#include <string>
+
+#include "reference/program/error.hpp"
+
+namespace tokenview {
+namespace {
+
+constexpr std::int64_t max_tokens = 1 << 24;  // of one request: 16 M rows
+
+class RequestReader {
+ public:
+  explicit RequestReader(std::string_view input) : input_(input), rest_(input) {}
+
+  std::vector<std::vector<Request>> read(char between_ranks) {
+    std::vector<std::vector<Request>> ranks(1);
+    ranks.back().push_back(request());
+    while (!rest_.empty()) {
+      if (take('+')) {
+        ranks.back().push_back(request());
+      } else if (take(between_ranks)) {
+        ranks.emplace_back().push_back(request());
+      } else {
+        refuse(text("unexpected '", rest_.front(), '\''));
+      }
+    }
+    return ranks;
+  }
+
+ private:
+  [[noreturn]] void refuse(const std::string& problem) const {
+    throw UsageError(text("requests \"", input_, "\": ", problem, " at column ",
+                          input_.size() - rest_.size() + 1,
+                          ", expected for example 10, 3,5 or 4+6/2+3c8v2r1"));
+  }
+  bool take(char c) {
+    if (rest_.empty() || rest_.front() != c) return false;
+    rest_.remove_prefix(1);
+    return true;
+  }
+  std::int64_t number() {
+    std::int64_t value = 0;
+    const auto [end, error] = std::from_chars(rest_.data(), rest_.data() + rest_.size(), value);
+    if (error != std::errc() || value < 0 || value > max_tokens)
+      refuse(text("no number from 0 to ", max_tokens));
+    rest_.remove_prefix(std::size_t(end - rest_.data()));
+    return value;
+  }
+  Request request() {
+    Request request;
+    request.tokens = number();
+    for (bool more = true; more;) {
+      more = false;
+      if (take('c')) request.context = number(), more = true;
+      if (take('v')) request.verified = number(), more = true;
+      if (take('r')) request.rejected = number(), more = true;
+    }
+    if (request.verified > 0 && request.verified >= request.tokens)
+      refuse(text(request.verified, " drafts verified in ", request.tokens, " rows"));
+    if (request.rejected > request.verified)
+      refuse(text(request.rejected, " of ", request.verified, " drafts rejected"));
+    return request;
+  }
+
+  std::string_view input_, rest_;
+};
+
+}  // namespace
+
+std::vector<std::vector<Request>> parse_requests(std::string_view input, std::int64_t dp) {
+  if (input.empty())
+    throw UsageError("requests: empty, expected for example 10, 3,5 or 4+6/2+3c8v2r1");
+  const bool commas = input.find(',') != std::string_view::npos;
+  if (commas && input.find('/') != std::string_view::npos)
+    throw UsageError(text("requests \"", input, "\": both ',' and '/' between dp ranks"));
+  auto ranks = RequestReader(input).read(commas ? ',' : '/');
+  if (ranks.size() == 1 && dp > 1) ranks.resize(std::size_t(dp), ranks.front());
+  if (std::int64_t(ranks.size()) != dp)
+    throw UsageError(
+        text("requests \"", input, "\": for ", ranks.size(), " dp ranks, expected ", dp));
+  return ranks;
+}
+
+Batch batch_of(const std::vector<Request>& requests) {
+  Batch batch;
+  batch.query_start_loc.push_back(0);
+  for (std::size_t s = 0; s < requests.size(); ++s) {
+    for (std::int64_t i = 0; i < requests[s].tokens; ++i) {
+      batch.input_ids.push_back(std::int64_t(batch.input_ids.size()));
+      batch.positions.push_back(requests[s].context + i);
+    }
+    batch.query_start_loc.push_back(std::int32_t(batch.input_ids.size()));
+    batch.num_computed.push_back(std::int32_t(requests[s].context));
+    batch.slots.push_back(std::int32_t(s));
+  }
+  return batch;
+}
+
+std::vector<std::int32_t> rejected_of(const std::vector<Request>& requests) {
+  std::vector<std::int32_t> rejected;
+  for (const Request& request : requests) rejected.push_back(std::int32_t(request.rejected));
+  return rejected;
+}
+
+}  // namespace tokenview

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <string_view>
+#include <vector>
+
+#include "reference/program/batch.hpp"
+
+namespace tokenview {
+
+/// One request of a step: `tokens` new rows after `context` computed ones. Of the new rows, the
+/// last `verified` are drafts that this step verifies, of which `rejected` turn out wrong.
+struct Request {
+  std::int64_t context = 0;
+  std::int64_t tokens = 1;
+  std::int64_t verified = 0;
+  std::int64_t rejected = 0;
+};
+
+/// The requests of each data-parallel rank. `10` is one prefill of ten tokens on every rank, `3,5`
+/// one of three on rank 0 and one of five on rank 1; in full, `4+6/2+3c8v2r1`: `+` between
+/// requests, `/` between dp ranks, c context, v drafts verified, r rejected. A verify request of v
+/// drafts has v + 1 rows. Throws UsageError with the text, the place and what was expected.
+std::vector<std::vector<Request>> parse_requests(std::string_view text, std::int64_t dp);
+
+/// The flat batch of one rank's requests; ids are `id(row)`.
+Batch batch_of(const std::vector<Request>& requests);
+
+/// Rejected drafts of each request, as the drafter takes them.
+std::vector<std::int32_t> rejected_of(const std::vector<Request>& requests);
+
+}  // namespace tokenview
