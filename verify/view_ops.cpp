@@ -29,10 +29,11 @@ void ViewOps::find(FindingKind kind, const char* operation, const char* tensor,
 }
 
 void ViewOps::made_by(Tensor& x, const char* op, const std::string& group) const {
-  // A sum or a join of columns keeps the rows.
-  if (std::string_view(op) != "all_reduce" && x.rows.size() != 0 && x.columns.all() &&
-      !(x.origin < 0 && std::string_view(op) == "all_gather"))
-    note_rows(x, text(op, " over ", group));
+  // A sum and a join keep, or complete, the rows; what scatters them cut its parts a moment ago.
+  if (!std::string_view(op).starts_with("reduce_scatter") || x.origin < 0) return;
+  std::string& origin = origins_[std::size_t(x.origin)];
+  if (origin == text("chunk in ", module_ == nullptr ? "" : module_->str()))
+    origin = text(op, " over ", group, origin.substr(std::string("chunk").size()));
 }
 
 /// Rows that are not full any more: remembers what made them so, until they are full again.
