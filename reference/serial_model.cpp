@@ -33,9 +33,10 @@ Matrix<S> SerialModel<S>::logits(const Matrix<S>& hidden) const {
 template <class S>
 Matrix<S> SerialModel<S>::mtp_forward(State& state, const Batch& batch,
                                       const std::vector<std::int64_t>& ids,
-                                      const Matrix<S>& hidden) const {
+                                      const Matrix<S>& hidden, TapSink<Ops>* taps) const {
   SoloComm solo;
   SerialRank<S> rank(ops_, solo);
+  rank.taps = taps;
   return tokenview::mtp_forward(rank, protocol_, weights_, config_, shapes_, state, batch, ids,
                                 hidden);
 }
