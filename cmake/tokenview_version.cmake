@@ -17,7 +17,7 @@ set(arguments -DIN=${PROJECT_BINARY_DIR}/generated/version.hpp.in
 add_custom_target(tokenview_version
   COMMAND ${CMAKE_COMMAND} ${arguments}
   BYPRODUCTS ${PROJECT_BINARY_DIR}/generated/include/tokenview_version.hpp
-  COMMENT "" VERBATIM)
+  COMMENT "Looking up the commit" VERBATIM)
 
 function(tokenview_use_version target)
   add_dependencies(${target} tokenview_version)

@@ -26,6 +26,8 @@ typename EigenOps<S>::Tensor EigenOps<S>::attention(const Tensor& q, const Tenso
 
   const auto num_sequences = std::size_t(batch.num_sequences());
   for (std::size_t s = 0; s < num_sequences; ++s) {
+    const std::int32_t first = batch.query_start_loc[s], last = batch.query_start_loc[s + 1];
+    if (first == last) continue;  // a sequence without rows leaves its cache alone
     const auto slot_index = std::size_t(batch.slots[s]);
     if (cache.slots.size() <= slot_index) cache.slots.resize(slot_index + 1);
     auto& slot = cache.slots[slot_index];
@@ -34,7 +36,6 @@ typename EigenOps<S>::Tensor EigenOps<S>::attention(const Tensor& q, const Tenso
       throw ShapeError(text("attention: sequence ", s, " has ", batch.num_computed[s],
                             " computed tokens, but its cache holds ",
                             slot.keys.size() / std::size_t(cache.width)));
-    const std::int32_t first = batch.query_start_loc[s], last = batch.query_start_loc[s + 1];
     const auto append = [&](std::vector<S>& to, const Tensor& from) {
       to.resize(computed);
       to.insert(to.end(), from.data() + first * cache.width, from.data() + last * cache.width);

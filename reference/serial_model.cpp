@@ -9,10 +9,7 @@ SerialModel<S>::SerialModel(const ModelConfig& config, const WeightSource& sourc
       ops_(ops),
       shapes_(rank_shapes(config, 0, 1)),
       weights_(WeightLoader<Ops>(ops_, source, config_, {}).model()),
-      protocol_({.parallel = {},
-                 .sequence_parallel_moe = false,
-                 .scatters = std::vector<bool>(weights_.layers.size()),
-                 .mtp_scatters = false}) {}
+      protocol_(plan_for(config_, {}, ProtocolId::S)) {}
 
 template <class S>
 typename SerialModel<S>::State SerialModel<S>::empty_state() const {
@@ -37,9 +34,10 @@ Matrix<S> SerialModel<S>::logits(const Matrix<S>& hidden) const {
 template <class S>
 Matrix<S> SerialModel<S>::mtp_forward(State& state, const Batch& batch,
                                       const std::vector<std::int64_t>& ids,
-                                      const Matrix<S>& hidden) const {
+                                      const Matrix<S>& hidden, TapSink<Ops>* taps) const {
   SoloComm solo;
   SerialRank<S> rank(ops_, solo, solo);
+  rank.taps = taps;
   return tokenview::mtp_forward(rank, protocol_, weights_, config_, shapes_, state, batch, ids,
                                 hidden);
 }

@@ -34,7 +34,7 @@ class SerialModel {
 
   /// One MTP pass: `ids` [T] paired with `hidden` [T, H] -> hidden [T, H] after mtp.norm.
   Matrix<S> mtp_forward(State& state, const Batch& batch, const std::vector<std::int64_t>& ids,
-                        const Matrix<S>& hidden) const;
+                        const Matrix<S>& hidden, TapSink<Ops>* taps = nullptr) const;
 
   /// draft() of drafter.hpp: the draft ids of each step, one a request of `sampled`.
   std::vector<std::vector<std::int64_t>> draft(

@@ -167,8 +167,8 @@ struct Solo {
   RankShapes shapes;
   ModelWeights<typename Ops::Weight> w;
   SoloComm comm;
-  SerialRank<S> rank{ops, comm};
-  ProtocolS<SerialRank<S>> protocol;
+  SerialRank<S> rank{ops, comm, comm};
+  Protocol<SerialRank<S>> protocol{plan_for(config, {}, ProtocolId::S)};
 };
 
 /// Keeps every tap by name.

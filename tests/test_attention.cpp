@@ -64,8 +64,7 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(one_token_attends_to_its_own_value, S, FloatAndDou
     BOOST_TEST(same_bits<S>(out.middleCols(head * 8, 8), x.v.middleCols(head / 2 * 8, 8)));
 }
 
-BOOST_AUTO_TEST_CASE_TEMPLATE(scores_are_divided_by_the_root_of_the_head_width, S,
-                              FloatAndDouble) {
+BOOST_AUTO_TEST_CASE_TEMPLATE(scores_are_divided_by_the_root_of_the_head_width, S, FloatAndDouble) {
   // q . k / sqrt(4) is 0 and ln 3: weights 1/4 and 3/4
   const AttentionShape one_head{1, 1, 4};
   Matrix<S> q(2, 4), k(2, 4), v(2, 4);
@@ -152,8 +151,7 @@ BOOST_AUTO_TEST_CASE(operands_of_other_shapes_are_refused) {
 BOOST_AUTO_TEST_CASE_TEMPLATE(two_threads_attend_as_one_does, S, FloatAndDouble) {
   const Qkv<S> x(9, 60);
   auto cache = EigenOps<S>().kv_cache(heads);
-  const Matrix<S> out =
-      EigenOps<S>(2).attention(x.q, x.k, x.v, heads, cache, rows_of_one(60));
+  const Matrix<S> out = EigenOps<S>(2).attention(x.q, x.k, x.v, heads, cache, rows_of_one(60));
   BOOST_TEST(same_bits(out, x.attend()));
 }
 
@@ -241,8 +239,7 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(the_module_is_norm_rotation_attention_gate_project
   EditableWeights weights(config);
   const Matrix<S> x = random_matrix<S>(random, rows, 24);
   const auto project = [&](const char* name) -> Matrix<double> {
-    return x.template cast<double>() *
-           weights[prefix + name].template cast<double>().transpose();
+    return x.template cast<double>() * weights[prefix + name].template cast<double>().transpose();
   };
   const auto norm_and_turn = [&](Matrix<double> head, const char* norm) {
     const Matrix<double> w = weights[prefix + norm].template cast<double>();

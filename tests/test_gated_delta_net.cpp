@@ -25,8 +25,7 @@ struct DeltaRule {
     return qkv.block(t, shape.key_dim() + key_head * shape.key_head_dim, 1, shape.key_head_dim);
   }
   auto v(std::int64_t t, std::int64_t head) {
-    return qkv.block(t, 2 * shape.key_dim() + head * shape.value_head_dim, 1,
-                     shape.value_head_dim);
+    return qkv.block(t, 2 * shape.key_dim() + head * shape.value_head_dim, 1, shape.value_head_dim);
   }
 
   using State = typename EigenOps<S>::GdnState;
@@ -108,7 +107,8 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(chunks_of_any_length_give_the_same, S, FloatAndDou
       out.middleRows(at, end - at) = x.run(state, GdnForm::chunked, at, end);
     }
     BOOST_TEST(within(out, whole, form_tolerance<S>(rows, 8)));
-    BOOST_TEST(within(all_states<S>(state), all_states<S>(whole_state), form_tolerance<S>(rows, 8)));
+    BOOST_TEST(
+        within(all_states<S>(state), all_states<S>(whole_state), form_tolerance<S>(rows, 8)));
   }
 }
 
@@ -330,7 +330,8 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(each_head_has_its_own_decay, S, FloatAndDouble) {
       EigenOps<S>().delta_gates(a, a, plain_weight(A_log), plain_weight(dt_bias)).second;
   for (Eigen::Index t = 0; t < 3; ++t)
     for (Eigen::Index h = 0; h < 5; ++h) {
-      const S alone = gates_of<S>(0, double(a(t, h)), double(A_log(h, 0)), double(dt_bias(h, 0))).second;
+      const S alone =
+          gates_of<S>(0, double(a(t, h)), double(A_log(h, 0)), double(dt_bias(h, 0))).second;
       BOOST_TEST(g(t, h) == alone);
     }
 }
@@ -348,8 +349,7 @@ S silu(S x) {
 
 }  // namespace
 
-BOOST_AUTO_TEST_CASE_TEMPLATE(an_impulse_is_answered_with_the_kernel_backwards, S,
-                              FloatAndDouble) {
+BOOST_AUTO_TEST_CASE_TEMPLATE(an_impulse_is_answered_with_the_kernel_backwards, S, FloatAndDouble) {
   std::mt19937_64 random(40);
   for (const std::int64_t kernel : {1, 2, 3, 4}) {
     const GdnShape shape{1, 1, 2, 2};
@@ -370,7 +370,8 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(the_state_is_the_last_inputs_before_the_convolutio
   std::mt19937_64 random(41);
   for (const std::int64_t kernel : {1, 2, 3, 4})
     for (const std::int64_t rows : {1, 2, 3, 7}) {
-      const Matrix<S> w = random_matrix<S>(random, 6, kernel), x = random_matrix<S>(random, rows, 6);
+      const Matrix<S> w = random_matrix<S>(random, 6, kernel),
+                      x = random_matrix<S>(random, rows, 6);
       auto state = EigenOps<S>().gdn_state({1, 1, 2, 2}, kernel);
       EigenOps<S>().causal_conv(x, plain_weight(w), state, rows_of_one(rows));
       Matrix<S> expected = Matrix<S>::Zero(kernel - 1, 6);
@@ -383,8 +384,9 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(the_state_is_the_last_inputs_before_the_convolutio
 BOOST_AUTO_TEST_CASE(rows_of_another_width_are_refused) {
   auto state = EigenOps<float>().gdn_state({1, 1, 2, 2}, 4);
   const auto w = plain_weight<float>(Matrix<float>::Zero(6, 4));
-  BOOST_CHECK_THROW(EigenOps<float>().causal_conv(Matrix<float>::Zero(3, 5), w, state, rows_of_one(3)),
-                    ShapeError);
+  BOOST_CHECK_THROW(
+      EigenOps<float>().causal_conv(Matrix<float>::Zero(3, 5), w, state, rows_of_one(3)),
+      ShapeError);
   BOOST_CHECK_THROW(
       EigenOps<float>().causal_conv(Matrix<float>::Zero(3, 6), w, state, rows_of_one(3, 2)),
       ShapeError);  // continues what was never written
@@ -452,8 +454,8 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(a_prefill_in_two_parts_is_the_prefill_at_once, S, 
           BOOST_TEST(same_bits(all_states<S>(state), all_states<S>(whole_state)));
         } else {  // the chunks lie elsewhere
           BOOST_TEST(within(out, whole, form_tolerance<S>(rows, 8 + 12 + 48)));
-          BOOST_TEST(within(all_states<S>(state), all_states<S>(whole_state),
-                            form_tolerance<S>(rows, 8)));
+          BOOST_TEST(
+              within(all_states<S>(state), all_states<S>(whole_state), form_tolerance<S>(rows, 8)));
         }
       }
       auto state = solo.ops.gdn_state(solo.shapes.gdn, kernel);

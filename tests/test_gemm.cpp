@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reference/gemm.hpp"
-
 #include "tests/support.hpp"
 
 namespace tokenview {

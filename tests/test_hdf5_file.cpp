@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "verify/hdf5_file.hpp"
-
+#include <fcntl.h>
 #include <sys/stat.h>
 
 #include <bit>
@@ -12,6 +11,7 @@
 #include "reference/program/error.hpp"
 #include "tests/boost_test.hpp"
 #include "tests/temporary_folder.hpp"
+#include "verify/hdf5_file.hpp"
 #include "verify/hdf5_handle.hpp"
 #include "verify/hdf5_writer.hpp"
 
@@ -32,8 +32,9 @@ class RawFile {
   /// Nothing is written where `values` is null.
   void add(const char* name, hid_t type, const Shape& shape, const void* values,
            hid_t properties = H5P_DEFAULT, hid_t memory_type = H5I_INVALID_HID) const {
-    const Hdf5Handle space(shape.empty() ? H5Screate(H5S_SCALAR)
-                                         : H5Screate_simple(int(shape.size()), shape.data(), nullptr),
+    const Hdf5Handle space(shape.empty()
+                               ? H5Screate(H5S_SCALAR)
+                               : H5Screate_simple(int(shape.size()), shape.data(), nullptr),
                            H5Sclose);
     const Hdf5Handle data(
         H5Dcreate2(file_, name, type, space, H5P_DEFAULT, properties, H5P_DEFAULT), H5Dclose);
@@ -274,9 +275,9 @@ BOOST_AUTO_TEST_CASE(a_null_data_space_is_refused) {
   {
     const RawFile file(path);
     const Hdf5Handle space(H5Screate(H5S_NULL), H5Sclose);
-    Hdf5Handle(H5Dcreate2(file, "x", H5T_NATIVE_FLOAT, space, H5P_DEFAULT, H5P_DEFAULT,
-                          H5P_DEFAULT),
-               H5Dclose);
+    Hdf5Handle(
+        H5Dcreate2(file, "x", H5T_NATIVE_FLOAT, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT),
+        H5Dclose);
   }
   BOOST_TEST(refusal_of_tensor() == "/x: has a null data space, expected a tensor");
 }
@@ -488,7 +489,9 @@ BOOST_AUTO_TEST_CASE(strings_of_fixed_and_variable_length_are_read) {
     file.add("fixed", fixed, {}, "{\"a\"}");
     const Hdf5Handle variable(H5Tcopy(H5T_C_S1), H5Tclose);
     H5Tset_size(variable, H5T_VARIABLE);
-    const char* const characters = "gr\xc3\xb6\xc3\x9f" "e";
+    const char* const characters =
+        "gr\xc3\xb6\xc3\x9f"
+        "e";
     const char* const broken = "\xc3(";
     file.add("variable", variable, {}, &characters);
     file.add("broken", variable, {}, &broken);
@@ -499,7 +502,9 @@ BOOST_AUTO_TEST_CASE(strings_of_fixed_and_variable_length_are_read) {
   }
   const Hdf5File file = open();
   BOOST_TEST(file.string("/fixed") == "{\"a\"}");
-  BOOST_TEST(file.string("/variable") == "gr\xc3\xb6\xc3\x9f" "e");
+  BOOST_TEST(file.string("/variable") ==
+             "gr\xc3\xb6\xc3\x9f"
+             "e");
   const auto refused = [&](const char* inside) {
     return refusal([inside](const Hdf5File& f) { f.string(inside); });
   };
@@ -552,13 +557,30 @@ BOOST_AUTO_TEST_CASE(the_writer_refuses_what_it_would_have_to_round_or_cut) {
       return std::string(error.what()).substr(path.size());
     }
   };
-  BOOST_TEST(contains(write([](Hdf5Writer& f) { f.tensor("/x", {{1}, {0.1f}, DType::bfloat16}); }),
+  BOOST_TEST(contains(write([](Hdf5Writer& f) {
+                        f.tensor("/x", {{1}, {0.1f}, DType::bfloat16});
+                      }),
                       "expected a value that bfloat16 holds exactly"));
-  BOOST_TEST(write([](Hdf5Writer& f) { f.tensor("/x", {{2}, {0.1f}, DType::float32}); }) ==
-             ":/x: shape is [2] for 1 values");
+  BOOST_TEST(write([](Hdf5Writer& f) {
+               f.tensor("/x", {{2}, {0.1f}, DType::float32});
+             }) == ":/x: shape is [2] for 1 values");
   BOOST_TEST(write([](Hdf5Writer& f) {
                f.integers("/x", {{1}, {std::int64_t{1} << 31}}, DType::int32);
              }) == ":/x: holds 2147483648, expected values that int32 holds");
+}
+
+// Release 1.10 of the library, told of this, would crash at the end of the process.
+BOOST_AUTO_TEST_CASE(a_full_device_is_an_error) {
+  std::string found;
+  try {
+    Hdf5Writer file(::open("/dev/full", O_RDWR), "x.h5");
+    file.tensor("/x", {{1000}, std::vector<float>(1000), DType::float32});
+    file.close();
+  } catch (const FileError& error) {
+    found = error.what();
+  }
+  BOOST_TEST(found.starts_with("x.h5:/"), found);
+  BOOST_TEST(found.ends_with(": cannot be written: No space left on device"), found);
 }
 
 BOOST_AUTO_TEST_CASE(the_same_calls_write_the_same_bytes) {

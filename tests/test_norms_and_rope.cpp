@@ -17,7 +17,8 @@ Matrix<S> matrix(std::initializer_list<std::initializer_list<S>> rows) {
 
 template <class S>
 typename EigenOps<S>::Weight vector(std::initializer_list<S> values) {
-  return plain_weight<S>(Eigen::Map<const Matrix<S>>(values.begin(), Eigen::Index(values.size()), 1));
+  return plain_weight<S>(
+      Eigen::Map<const Matrix<S>>(values.begin(), Eigen::Index(values.size()), 1));
 }
 
 template <class S>
@@ -75,8 +76,10 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(each_head_is_normed_by_itself, S, FloatAndDouble) 
 BOOST_AUTO_TEST_CASE(a_norm_of_another_width_is_refused) {
   const EigenOps<float> ops;
   BOOST_CHECK_THROW(ops.rms_norm(Matrix<float>::Zero(2, 8), zeros<float>(4), 1e-6), ShapeError);
-  BOOST_CHECK_THROW(ops.head_rms_norm(Matrix<float>::Zero(2, 8), zeros<float>(3), 1e-6), ShapeError);
-  BOOST_CHECK_THROW(ops.head_rms_norm(Matrix<float>::Zero(2, 8), zeros<float>(0), 1e-6), ShapeError);
+  BOOST_CHECK_THROW(ops.head_rms_norm(Matrix<float>::Zero(2, 8), zeros<float>(3), 1e-6),
+                    ShapeError);
+  BOOST_CHECK_THROW(ops.head_rms_norm(Matrix<float>::Zero(2, 8), zeros<float>(0), 1e-6),
+                    ShapeError);
 }
 
 BOOST_AUTO_TEST_CASE_TEMPLATE(the_gated_norm_with_weight_zero_is_zero, S, FloatAndDouble) {
@@ -293,22 +296,17 @@ BOOST_AUTO_TEST_CASE(hand_picked_values_round_to_the_nearest_even) {
       {0x3f807fff, 0x3f800000},  // just under it
       {0x3f818000, 0x3f820000},  // 1 + 3 * 2^-8: a tie, the upper one is even
       {0xbf818000, 0xbf820000},  // the same, negative
-      {0xbf808000, 0xbf800000},
-      {0x3fffffff, 0x40000000},  // into the next power of two
-      {0x00000000, 0x00000000},  // 0
-      {0x80000000, 0x80000000},  // -0
-      {0x00000001, 0x00000000},  // the smallest denormal
-      {0x00008000, 0x00000000},  // a tie of denormals
-      {0x00008001, 0x00010000},
-      {0x00018000, 0x00020000},
-      {0x007fffff, 0x00800000},  // the largest denormal becomes normal
-      {0x80018000, 0x80020000},
-      {0x7f7f0000, 0x7f7f0000},  // the largest bfloat16
-      {0x7f7f7fff, 0x7f7f0000},
-      {0x7f7f8000, 0x7f800000},  // a tie with what would follow: infinity
-      {0x7f7fffff, 0x7f800000},  // the largest float
-      {0xff7fffff, 0xff800000},
-      {0x7f800000, 0x7f800000},  // infinity
+      {0xbf808000, 0xbf800000}, {0x3fffffff, 0x40000000},  // into the next power of two
+      {0x00000000, 0x00000000},                            // 0
+      {0x80000000, 0x80000000},                            // -0
+      {0x00000001, 0x00000000},                            // the smallest denormal
+      {0x00008000, 0x00000000},                            // a tie of denormals
+      {0x00008001, 0x00010000}, {0x00018000, 0x00020000},
+      {0x007fffff, 0x00800000},                            // the largest denormal becomes normal
+      {0x80018000, 0x80020000}, {0x7f7f0000, 0x7f7f0000},  // the largest bfloat16
+      {0x7f7f7fff, 0x7f7f0000}, {0x7f7f8000, 0x7f800000},  // a tie with what would follow: infinity
+      {0x7f7fffff, 0x7f800000},                            // the largest float
+      {0xff7fffff, 0xff800000}, {0x7f800000, 0x7f800000},  // infinity
       {0xff800000, 0xff800000},
   };
   for (const auto& [value, expected] : rounded)
@@ -316,8 +314,8 @@ BOOST_AUTO_TEST_CASE(hand_picked_values_round_to_the_nearest_even) {
 }
 
 BOOST_AUTO_TEST_CASE(nan_stays_nan) {
-  for (const std::uint32_t bits : {0x7fc00000u, 0xffc00000u, 0x7f800001u, 0xff800001u, 0x7fffffffu,
-                                   0xffffffffu, 0x7f808000u})
+  for (const std::uint32_t bits :
+       {0x7fc00000u, 0xffc00000u, 0x7f800001u, 0xff800001u, 0x7fffffffu, 0xffffffffu, 0x7f808000u})
     BOOST_TEST(std::isnan(round_to_bf16(from_bits(bits))));
 }
 

@@ -8,8 +8,7 @@
 #include "comm_sim/sim_mesh.hpp"
 #include "reference/program/error.hpp"
 #include "reference/program/presets.hpp"
-#include "reference/program/protocol_b.hpp"
-#include "reference/program/protocol_d.hpp"
+#include "reference/program/protocols.hpp"
 #include "reference/program/seeded_weights.hpp"
 #include "reference/serial_model.hpp"
 #include "tests/boost_test.hpp"
@@ -56,37 +55,12 @@ Outputs run_serial(const ModelConfig& config, const WeightSource& source, const 
   return out;
 }
 
-enum class Layout { S, A, B, C, D };
-
-std::unique_ptr<Protocol<ShardedRank>> protocol_of(Layout layout, ParallelPlan plan) {
-  switch (layout) {
-    case Layout::B:
-      return std::make_unique<ProtocolB<ShardedRank>>(plan);
-    case Layout::C:
-      return std::make_unique<ProtocolC<ShardedRank>>(plan);
-    case Layout::D:
-      return std::make_unique<ProtocolD<ShardedRank>>(plan);
-    default:
-      return std::make_unique<Protocol<ShardedRank>>(plan);
-  }
-}
-
 /// Every data-parallel rank runs its own batch.
 std::vector<Outputs> run_sharded(const ModelConfig& config, const WeightSource& source,
                                  std::vector<Batch> batches, const ParallelConfig& parallel,
-                                 Layout layout, std::size_t draft_steps = 3) {
-  const bool sharded = layout != Layout::S;
-  ParallelPlan plan{parallel, sharded, std::vector<bool>(std::size_t(config.num_hidden_layers)),
-                    layout > Layout::A && config.is_moe_layer(0)};
-  bool all_moe = true;
-  for (std::int64_t i = 0; i < config.num_hidden_layers; ++i) {
-    plan.scatters[std::size_t(i)] = layout > Layout::A && config.is_moe_layer(i);
-    all_moe = all_moe && config.is_moe_layer(i);
-  }
-  if (layout == Layout::D && !all_moe) {
-    plan.scatters.assign(plan.scatters.size(), false);
-    plan.mtp_scatters = false;
-  }
+                                 ProtocolId protocol_id,
+                                 std::size_t draft_steps = 3) {
+  const ParallelPlan plan = plan_for(config, parallel, protocol_id);
   std::vector<std::int64_t> tokens, requests;
   for (const Batch& batch : batches) {
     tokens.push_back(batch.num_tokens());
@@ -98,7 +72,7 @@ std::vector<Outputs> run_sharded(const ModelConfig& config, const WeightSource& 
   }
 
   const Ops ops;
-  const auto protocol = protocol_of(layout, plan);
+  const auto protocol = make_protocol<ShardedRank>(plan);
   SimMesh mesh(parallel);
   return mesh.run([&](const RankCoordinates&) -> const Ops& { return ops; },
                   [&](SimComms<Ops>& comms) {
@@ -144,7 +118,7 @@ BOOST_DATA_TEST_CASE(the_sharded_model_is_the_serial_model,
   const Batch batch = two_requests(config);
   const Outputs serial = run_serial(config, weights, batch);
   const ParallelConfig parallel{.tp = tp, .enable_expert_parallel = expert_parallel};
-  for (const Outputs& rank : run_sharded(config, weights, {batch}, parallel, Layout::S)) {
+  for (const Outputs& rank : run_sharded(config, weights, {batch}, parallel, ProtocolId::S)) {
     BOOST_TEST(relative(rank.hidden, serial.hidden) <= bound);
     BOOST_TEST(relative(rank.logits, serial.logits) <= bound);
     BOOST_TEST((rank.drafts == serial.drafts));
@@ -178,7 +152,7 @@ BOOST_DATA_TEST_CASE(every_protocol_gives_the_serial_model_with_two_tokens_or_mo
   std::vector<Outputs> serial;
   for (const Batch& batch : batches) serial.push_back(run_serial(config, weights, batch));
   const ParallelConfig parallel{.tp = tp, .dp = dp, .enable_expert_parallel = true};
-  for (const Layout layout : {Layout::S, Layout::A, Layout::C, Layout::D}) {
+  for (const ProtocolId layout : {ProtocolId::S, ProtocolId::A, ProtocolId::C, ProtocolId::D}) {
     const auto ranks = run_sharded(config, weights, batches, parallel, layout);
     for (std::size_t i = 0; i < ranks.size(); ++i) {
       const Outputs& expected = serial[i / std::size_t(tp)];
@@ -195,10 +169,10 @@ BOOST_DATA_TEST_CASE(one_token_is_wrong_under_b_and_right_under_a_and_d, data::m
   const Batch batch = prefill(1, config, 0);
   const Outputs serial = run_serial(config, weights, batch);
   const ParallelConfig parallel{.tp = tp, .enable_expert_parallel = true};
-  for (const Layout layout : {Layout::A, Layout::D})
+  for (const ProtocolId layout : {ProtocolId::A, ProtocolId::D})
     for (const Outputs& rank : run_sharded(config, weights, {batch}, parallel, layout))
       BOOST_TEST(relative(rank.hidden, serial.hidden) <= bound);
-  const auto ranks = run_sharded(config, weights, {batch}, parallel, Layout::B, 1);
+  const auto ranks = run_sharded(config, weights, {batch}, parallel, ProtocolId::B, 1);
   BOOST_TEST(relative(ranks[0].hidden, serial.hidden) > 1e-3);  // contaminated by the pad ranks
   for (std::size_t i = 1; i < ranks.size(); ++i) BOOST_TEST(ranks[i].hidden.norm() == 0);
 }
@@ -209,7 +183,7 @@ BOOST_DATA_TEST_CASE(without_the_mtp_gather_the_sampled_row_is_out_of_range,
   const SeededWeights weights(config, 11);
   const ParallelConfig parallel{.tp = tp, .enable_expert_parallel = true};
   BOOST_CHECK_EXCEPTION(
-      run_sharded(config, weights, {prefill(tokens, config, 0)}, parallel, Layout::B, 1),
+      run_sharded(config, weights, {prefill(tokens, config, 0)}, parallel, ProtocolId::B, 1),
       ShapeError, [&](const ShapeError& error) {
         const auto shard = (tokens + tp - 1) / tp;
         return std::string(error.what())

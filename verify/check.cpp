@@ -40,6 +40,35 @@ class Recorder final : public CaseObserver<double> {
   std::string step_ = "target/";
 };
 
+/// Watches the routing of a bfloat16 context: where the last expert chosen and the first one left out
+/// score within one rounding step of each other, the recording may have chosen the other.
+template <class S>
+class ContextTies final : public TapSink<EigenOps<S>> {
+ public:
+  std::int64_t ties = 0;
+
+  void tensor(const ModulePath& module, const char* leaf, Matrix<S>& value) override {
+    if (module.str(leaf).ends_with("gate.logits")) logits_ = value;
+  }
+  void routing(const ModulePath&, typename EigenOps<S>::Routing& value) override {
+    for (Eigen::Index t = 0; t < value.ids.rows(); ++t) {
+      const auto chosen = value.ids.row(t);
+      const double last = double(logits_(t, chosen(chosen.size() - 1)));
+      for (Eigen::Index e = 0; e < logits_.cols(); ++e) {
+        const double score = double(logits_(t, e));
+        if (std::find(chosen.begin(), chosen.end(), e) == chosen.end() &&
+            last - score <= std::max(std::abs(last), std::abs(score)) / 128) {
+          ++ties;
+          break;
+        }
+      }
+    }
+  }
+
+ private:
+  Matrix<S> logits_;
+};
+
 /// Compares the taps of one case with the file's as they pass.
 template <class S>
 class Checker final : public CaseObserver<S> {
@@ -61,6 +90,8 @@ class Checker final : public CaseObserver<S> {
   }
 
   CheckTotals totals;
+
+  TapSink<EigenOps<S>>* context_taps() override { return bfloat16_ ? &context_ties_ : nullptr; }
 
   void tensor(const ModulePath& module, const char* leaf, Matrix<S>& value) override {
     const std::string name = module.str(leaf);
@@ -217,8 +248,10 @@ class Checker final : public CaseObserver<S> {
     }
     const Comparison comparison =
         compare(std::span<const S>(value.data(), std::size_t(value.size())), trusted.values);
-    const Bound bound = bfloat16_ ? bfloat16_bound(comparison, rounding_points(name))
-                                  : float32_bound(comparison, value.cols());
+    const bool inherits = !inputs_.context_ids.empty() && reads_caches(name);
+    const Bound bound =
+        bfloat16_ ? bfloat16_bound(comparison, rounding_points(name) + (inherits ? inherited(name) : 0))
+                  : float32_bound(comparison, value.cols());
     result.observed = bound.observed;
     result.allowed = bound.allowed;
     result.metric = bound.metric;
@@ -228,10 +261,22 @@ class Checker final : public CaseObserver<S> {
     if (!bound.holds()) {
       result.verdict = Verdict::difference;
       result.detail = where_worst(comparison, value, trusted);
+      if (inherits && context_ties_.ties > 0) {
+        result.verdict = Verdict::tie;
+        result.detail = text("the context has ", context_ties_.ties,
+                             " router ties, which the recording may have broken the other way; ",
+                             result.detail);
+      }
     }
     if (float64_ != nullptr) result.float64 = float64_difference(name, value);
     report(std::move(result));
     if (bfloat16_) replace(value, trusted);
+  }
+
+  /// Rounding points that the context went through on its way to the caches that a tap reads.
+  int inherited(const std::string& name) const {
+    if (step_) return rounding_points_of_layers(config_.num_hidden_layers + 1);
+    return rounding_points_of_layers(std::stoll(name.substr(name.find(".layers.") + 8)) + 1);
   }
 
   static void replace(Matrix<S>& value, const HostTensor& trusted) {
@@ -334,6 +379,7 @@ class Checker final : public CaseObserver<S> {
   std::optional<std::int64_t> step_;
   std::set<std::string> expected_, seen_;
   Matrix<S> router_logits_;
+  ContextTies<S> context_ties_;
 };
 
 /// Names and shapes of the weights are those of the configuration, no more and no fewer.

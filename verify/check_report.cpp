@@ -20,10 +20,6 @@ std::string step_of(const TapResult& tap) {
   return tap.draft_step ? fmt::format("step{}", *tap.draft_step) : "target";
 }
 
-std::string plural(std::int64_t count, const char* noun) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
-}
-
 /// "worst max_abs 9.1e-06 of 1e-04 at one/target/model"
 std::string worst_text(const CheckTally& tally, const std::string& file) {
   if (!tally.worst) return "no value differs";
@@ -38,7 +34,7 @@ class TextReport final : public CheckReport {
       : out_(out), verbosity_(verbosity), colour_(colour) {}
 
   void ignored_keys(const CheckedFile&, const std::vector<std::string>&) override {}
-  void unreadable(const CheckedFile&, const std::string&) override { failed_taps_ = 0; }
+  void error(const CheckedFile&, const std::string&) override { failed_taps_ = 0; }
 
   void tap(const CheckedFile& file, const TapResult& result, bool failed) override {
     if (failed && ++failed_taps_ > max_failed_taps && verbosity_ < 2) return;
@@ -65,8 +61,12 @@ class TextReport final : public CheckReport {
     if (failed_taps_ > max_failed_taps && verbosity_ < 2)
       out_ << fmt::format("      ... and {} more of this file\n", failed_taps_ - max_failed_taps);
     failed_taps_ = 0;
-    const char* const verdict = tally.totals.failed > 0 ? "FAIL" : tally.totals.taps > 0 ? "ok" : "none";
-    out_ << word(verdict, tally.totals.failed > 0 ? red : tally.totals.taps > 0 ? green : yellow)
+    const char* const verdict = tally.totals.failed > 0 ? "FAIL"
+                                : tally.totals.taps > 0 ? "ok"
+                                                        : "none";
+    out_ << word(verdict, tally.totals.failed > 0 ? red
+                          : tally.totals.taps > 0 ? green
+                                                  : yellow)
          << std::string(6 - std::string(verdict).size(), ' ')
          << fmt::format("{}: {}, {}", printable(file.path), plural(tally.cases, "case"),
                         counts(file, tally));
@@ -78,13 +78,12 @@ class TextReport final : public CheckReport {
   void summary(const CheckSummary& run) override {
     const bool good = run.verdict == "match";
     out_ << word(run.verdict, good ? green : red) << ": " << plural(run.files, "file");
-    if (run.unreadable > 0) out_ << fmt::format(" and {} unreadable", run.unreadable);
+    if (run.errors > 0) out_ << ", " << plural(run.errors, "error");
     const CheckTotals& totals = run.tally.totals;
     out_ << fmt::format(", {}, {}", plural(totals.taps, "tap"), plural(totals.values, "value"));
     if (totals.failed > 0) out_ << ", " << plural(totals.failed, "failed tap");
     if (totals.ties > 0) out_ << ", " << plural(totals.ties, "tie");
-    if (totals.taps > 0)
-      out_ << ", " << worst_text(run.tally, printable(run.worst_file) + ": ");
+    if (totals.taps > 0) out_ << ", " << worst_text(run.tally, printable(run.worst_file) + ": ");
     out_ << fmt::format(", {:.2f} s\n", totals.seconds);
   }
 
@@ -101,7 +100,8 @@ class TextReport final : public CheckReport {
   static std::string tap_text(const CheckedFile& file, const TapResult& tap) {
     std::string line = to_string(tap.verdict);
     const bool is_ids = tap.metric == "rows";
-    if (is_ids && tap.observed > 0) line += fmt::format(", {} rows differ", tap.observed);
+    if (is_ids && tap.observed > 0)
+      line += fmt::format(", {} of ids differ", plural(std::int64_t(tap.observed), "row"));
     if (!is_ids && !tap.metric.empty())
       line += fmt::format(", {} {:.2g} of {:.2g}", tap.metric, tap.observed, tap.allowed);
     if (!tap.detail.empty()) line += "; " + tap.detail;
@@ -116,12 +116,14 @@ class TextReport final : public CheckReport {
 
   static std::string counts(const CheckedFile& file, const CheckTally& tally) {
     const CheckTotals& totals = tally.totals;
-    std::string line = fmt::format("{}, {}", plural(totals.taps, "tap"), plural(totals.values, "value"));
+    std::string line =
+        fmt::format("{}, {}", plural(totals.taps, "tap"), plural(totals.values, "value"));
     if (totals.failed > 0) line += ", " + plural(totals.failed, "failed tap");
     if (totals.ties > 0) line += ", " + plural(totals.ties, "tie");
     if (totals.taps > 0) line += ", " + worst_text(tally, "");
     if (file.bfloat16)
-      line += fmt::format(", {} outside one bfloat16 step", plural(tally.outside_one_step, "value"));
+      line +=
+          fmt::format(", {} outside one bfloat16 step", plural(tally.outside_one_step, "value"));
     return line;
   }
 
@@ -144,11 +146,9 @@ class JsonlReport final : public CheckReport {
            .more = {{"detail", "ignored configuration keys: " + list}}});
   }
 
-  void unreadable(const CheckedFile& file, const std::string& problem) override {
-    write({.kind = "finding",
-           .file = file.path,
-           .verdict = "unreadable",
-           .more = {{"detail", problem}}});
+  void error(const CheckedFile& file, const std::string& problem) override {
+    write(
+        {.kind = "finding", .file = file.path, .verdict = "error", .more = {{"detail", problem}}});
   }
 
   void tap(const CheckedFile& file, const TapResult& result, bool failed) override {
@@ -184,7 +184,7 @@ class JsonlReport final : public CheckReport {
 
   void file_done(const CheckedFile& file, const CheckTally& tally) override {
     ReportRecord record = tally_record("summary", file.path, tally);
-    record.verdict = tally.totals.failed > 0   ? "difference"
+    record.verdict = tally.totals.failed > 0 ? "difference"
                      : tally.totals.taps > 0 ? "match"
                                              : "nothing compared";
     if (file.bfloat16) record.more.emplace_back("outside_one_step", tally.outside_one_step);
@@ -196,7 +196,7 @@ class JsonlReport final : public CheckReport {
     ReportRecord record = tally_record("summary", {}, run.tally);
     record.verdict = run.verdict;
     record.more.emplace_back("files", run.files);
-    record.more.emplace_back("unreadable", run.unreadable);
+    record.more.emplace_back("errors", run.errors);
     if (run.tally.worst) record.more.emplace_back("worst_file", run.worst_file);
     write(record);
   }

@@ -31,10 +31,10 @@ struct CheckedFile {
 /// How a run of `check` ended.
 struct CheckSummary {
   CheckTally tally;
-  std::int64_t files = 0;       // that were compared
-  std::int64_t unreadable = 0;  // that were not
+  std::int64_t files = 0;   // that were compared
+  std::int64_t errors = 0;  // that are no golden files, or could not be read
   std::string worst_file;
-  std::string verdict;          // "match", "difference", "unreadable", "nothing compared"
+  std::string verdict;  // "match", "difference", "error", "nothing compared"
 };
 
 /// Where the results of `check` go, as they come: taps, then their case, then their file, and the
@@ -49,19 +49,20 @@ class CheckReport {
   virtual void case_done(const CheckedFile& file, const std::string& name,
                          const CheckTally& tally) = 0;
   virtual void file_done(const CheckedFile& file, const CheckTally& tally) = 0;
-  virtual void unreadable(const CheckedFile& file, const std::string& problem) = 0;
+  /// The file cannot be read, or its taps are not those of its model.
+  virtual void error(const CheckedFile& file, const std::string& problem) = 0;
   virtual void summary(const CheckSummary& summary) = 0;
 };
 
 /// Lines for people. verbosity 0: a line a file; 1: a line a case as well; 2: a line a tap as well.
-/// The first 20 failed taps of a file are printed at any verbosity. What is not printed here, because
-/// the command line says it on standard error: unreadable files, ignored keys.
+/// The first 20 failed taps of a file are printed at any verbosity. What is not printed here,
+/// because the command line says it on standard error: errors, ignored keys.
 std::unique_ptr<CheckReport> text_check_report(std::ostream& out, int verbosity, bool colour);
 
 /// JSON Lines, everything: see report.hpp. The keys that a record has beyond the common ones:
-/// tap: metric, values, max_abs, relative_l2, failed; float64, outside_one_step, detail where known.
-/// case and summary: metric, cases, taps, values, failed, ties, seconds; the place of the worst tap
-/// is in step and tap. A summary without a file is that of the run. finding: detail.
+/// tap: metric, values, max_abs, relative_l2, failed; float64, outside_one_step, detail where
+/// known. case and summary: metric, cases, taps, values, failed, ties, seconds; the place of the
+/// worst tap is in step and tap. A summary without a file is that of the run. finding: detail.
 std::unique_ptr<CheckReport> jsonl_check_report(std::ostream& out);
 
 }  // namespace tokenview

@@ -14,9 +14,9 @@ struct ChildLimits {
 };
 
 /// Calls `body` in a forked child and returns the text that it returned there; nothing when the
-/// child crashed, threw, or passed a limit. What `body` changes is lost, what it prints on standard
-/// error is dropped. No other thread may be inside a library that `body` calls: the child would
-/// find its locks taken. Throws std::system_error when no child can be started.
+/// child crashed, threw, or passed a limit. What `body` changes is lost, what it prints is dropped.
+/// No other thread may be inside a library that `body` calls: the child would find its locks taken.
+/// Throws std::system_error when no child can be started.
 std::optional<std::string> child_result(const ChildLimits& limits,
                                         const std::function<std::string()>& body);
 

@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
@@ -85,7 +86,7 @@ std::vector<std::string> option_names(const CLI::App& app) {
 }
 
 struct Program {
-  std::string generate;  // what --generate asks for
+  std::string generate;                        // what --generate asks for
   std::vector<std::function<Exit()>> actions;  // one a verb
 };
 
@@ -118,8 +119,9 @@ Exit generate(const CLI::App& app, const std::string& what) {
 }
 
 Exit run(std::span<const Verb* const> verbs, int argc, char** argv) {
-  CLI::App app("Checks which rank of a tensor-parallel MoE model holds which token, and its numbers",
-               "tokenview");
+  CLI::App app(
+      "Checks which rank of a tensor-parallel MoE model holds which token, and its numbers",
+      "tokenview");
   Program program;
   add_options(app, program, verbs);
   try {
@@ -146,9 +148,7 @@ Exit run(std::span<const Verb* const> verbs, int argc, char** argv) {
                         "; see tokenview --help"));
 }
 
-Exit exit_of(Fault fault) {
-  return fault == Fault::comm ? Exit::collective_mismatch : Exit::usage;
-}
+Exit exit_of(Fault fault) { return fault == Fault::comm ? Exit::collective_mismatch : Exit::usage; }
 
 }  // namespace
 
@@ -168,8 +168,9 @@ void print_note(const std::string& remark) { print_line("note", remark); }
 void finish_output() {
   errno = 0;
   if (std::cout.flush() && std::fflush(stdout) == 0) return;
-  throw FileError(text("standard output: cannot be written: ",
-                       std::generic_category().message(errno != 0 ? errno : EIO)));
+  const int error = errno;  // 0 where an earlier write failed
+  throw FileError(text("standard output: cannot be written",
+                       error == 0 ? "" : ": " + std::generic_category().message(error)));
 }
 
 int available_threads() {
@@ -184,6 +185,8 @@ bool use_colour() {
 }
 
 int run_command_line(std::span<const Verb* const> verbs, int argc, char** argv) {
+  // A file over the size limit of the shell is a failed write like any other.
+  std::signal(SIGXFSZ, SIG_IGN);
   try {
     const Exit exit = run(verbs, argc, argv);
     finish_output();

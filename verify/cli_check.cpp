@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
-
 #include <chrono>
 #include <iostream>
 #include <new>
 #include <regex>
-#include <thread>
 
 #include "reference/program/error.hpp"
 #include "tokenview_version.hpp"
@@ -17,20 +14,21 @@
 #include "verify/hdf5_text.hpp"
 #include "verify/interrupt.hpp"
 #include "verify/progress.hpp"
+#include "verify/report.hpp"
 
 namespace tokenview {
 namespace {
 
-constexpr Choice<DType> dtypes[] = {{"float32", DType::float32},
-                                    {"float64", DType::float64},
-                                    {"bfloat16", DType::bfloat16}};
+constexpr Choice<DType> dtypes[] = {
+    {"float32", DType::float32}, {"float64", DType::float64}, {"bfloat16", DType::bfloat16}};
 constexpr Choice<GdnForm> gdn_forms[] = {{"recurrent", GdnForm::recurrent},
                                          {"chunked", GdnForm::chunked}};
 
 struct CheckArguments {
   std::vector<std::string> goldens;
   std::string only;
-  CheckOptions options = {.num_threads = available_threads()};
+  CheckOptions options;
+  std::optional<Rounding> rounding;
   OutputFormat format = OutputFormat::text;
   int verbosity = 0;
 };
@@ -47,6 +45,7 @@ class FileListener final : public CheckListener {
         progress_(progress) {}
 
   CheckTally tally;
+  std::vector<std::string> foreign;  // taps that the file or the program lacks
 
   void ignored_keys(const std::vector<std::string>& keys) override {
     progress_.clear();
@@ -58,9 +57,11 @@ class FileListener final : public CheckListener {
     throw_if_interrupted();
     progress_.update(text(place_, ", ", printable(result.place())));
     case_.add(result, ties_allowed_);
-    const bool failed = result.verdict != Verdict::match &&
-                        !(result.verdict == Verdict::tie && ties_allowed_);
+    const bool failed =
+        result.verdict != Verdict::match && !(result.verdict == Verdict::tie && ties_allowed_);
     if (failed) progress_.clear();
+    if (result.verdict == Verdict::missing || result.verdict == Verdict::unexpected)
+      foreign.push_back(text(printable(result.place()), " (", result.detail, ")"));
     report_.tap(file_, result, failed);
   }
 
@@ -91,7 +92,8 @@ std::function<bool(const std::string&)> matcher(const std::string& pattern) {
       return std::regex_search(place.substr(0, 2000), regex);
     };
   } catch (const std::regex_error& error) {
-    throw UsageError(text("check: --only: '", pattern, "' is no regular expression: ", error.what()));
+    throw UsageError(
+        text("check: --only: '", pattern, "' is no regular expression: ", error.what()));
   }
 }
 
@@ -116,8 +118,8 @@ class CheckRun {
         for (std::string& file : golden_files(argument)) files.push_back(std::move(file));
       });
     for (std::size_t i = 0; i < files.size(); ++i) {
-      const std::string place = text("check: file ", i + 1, " of ", files.size(), ", ",
-                                     printable(files[i]));
+      const std::string place =
+          text("check: file ", i + 1, " of ", files.size(), ", ", printable(files[i]));
       guarded(files[i], [&] { check(files[i], place); });
     }
     finish();
@@ -128,32 +130,34 @@ class CheckRun {
   /// A file that cannot be read is said, and the run goes on with the others.
   template <class Body>
   void guarded(const std::string& path, const Body& body) {
-    const auto say = [&](const std::string& problem) {
-      progress_.clear();
-      std::cout.flush();
-      print_error(problem);
-      report_->unreadable({path}, problem);
-      summary_.unreadable += 1;
-      exit_ = more_important(exit_, Exit::usage);
-    };
     try {
       body();
     } catch (const std::bad_alloc&) {
-      say(printable(path) + ": out of memory");
+      say_error({path}, printable(path) + ": out of memory");
     } catch (const Error& error) {
-      say(error.what());
+      say_error({path}, error.what());
     } catch (const std::exception& error) {
-      say(text(printable(path), ": ", error.what()));
+      say_error({path}, text(printable(path), ": ", error.what()));
     }
+  }
+
+  void say_error(const CheckedFile& file, const std::string& problem) {
+    progress_.clear();
+    std::cout.flush();
+    print_error(problem);
+    report_->error(file, problem);
+    summary_.errors += 1;
+    exit_ = more_important(exit_, Exit::usage);
   }
 
   void check(const std::string& path, const std::string& place) {
     throw_if_interrupted();
     progress_.update(place);
     const auto start = std::chrono::steady_clock::now();
-    const CheckedFile file{path, GoldenFile::open(path).dtype() == DType::bfloat16};
+    const CheckedFile file = opened(path);
     if (options_.dtype == DType::bfloat16 && !file.bfloat16)
-      throw UsageError(text(printable(path), ": is a float32 file, and --dtype bfloat16 asks for the "
+      throw UsageError(text(printable(path),
+                            ": is a float32 file, and --dtype bfloat16 asks for the "
                             "rounding of a bfloat16 model: expected float32 or float64"));
     // A second run, so only where somebody looks at it.
     options_.compare_float64 = arguments_.verbosity > 0 && !file.bfloat16 &&
@@ -166,6 +170,10 @@ class CheckRun {
     progress_.clear();
 
     if (tally.totals.failed > 0) exit_ = more_important(exit_, Exit::difference);
+    if (!listener.foreign.empty())
+      say_error(file, text(printable(path), ": the taps are not those of this model: ",
+                           plural(std::int64_t(listener.foreign.size()), "tap"),
+                           " missing or too many, the first ", listener.foreign.front()));
     if (tally.totals.taps == 0 && !options_.wanted) {
       print_error(text(printable(path), ": nothing to compare: the file holds no tap"));
       exit_ = more_important(exit_, Exit::nothing_compared);
@@ -178,16 +186,26 @@ class CheckRun {
     summary_.tally.add(tally);
   }
 
+  /// Also takes from the file what the command line leaves open.
+  CheckedFile opened(const std::string& path) {
+    const GoldenFile golden = GoldenFile::open(path);
+    options_.rounding = arguments_.rounding.value_or(Rounding::hf);
+    if (!arguments_.rounding && golden.file().has_attribute("/", "rounding") &&
+        golden.file().string_attribute("/", "rounding") == word_of(roundings, Rounding::vllm))
+      options_.rounding = Rounding::vllm;
+    return {path, golden.dtype() == DType::bfloat16};
+  }
+
   void finish() {
-    if (summary_.tally.totals.taps == 0 && summary_.unreadable == 0) {
+    if (summary_.tally.totals.taps == 0 && summary_.errors == 0) {
       if (options_.wanted)
         print_error(text("nothing compared: no tap matches --only '", arguments_.only, "'"));
       exit_ = more_important(exit_, Exit::nothing_compared);
     }
-    summary_.verdict = exit_ == Exit::match            ? "match"
-                       : exit_ == Exit::difference     ? "difference"
+    summary_.verdict = exit_ == Exit::match              ? "match"
+                       : exit_ == Exit::difference       ? "difference"
                        : exit_ == Exit::nothing_compared ? "nothing compared"
-                                                         : "unreadable";
+                                                         : "error";
     report_->summary(summary_);
   }
 
@@ -201,26 +219,31 @@ class CheckRun {
 
 std::function<Exit()> add_options(CLI::App& app) {
   const auto arguments = std::make_shared<CheckArguments>();
+  arguments->options.num_threads = available_threads();
   app.add_option("GOLDEN", arguments->goldens,
                  "Golden files, or folders of them; without any: data/golden here or above, the "
                  "installed files, or $TOKENVIEW_DATA")
       ->type_name("GOLDEN");
   app.add_flag("-v,--verbose", arguments->verbosity,
                "Print a line a case, with float32 against float64; twice: a line a tap as well");
-  app.add_option("--only", arguments->only,
-                 "Compare the taps alone whose file/case/step/tap holds a match, file being the name "
-                 "without folder and .h5, step being target, step0, step1, ...")
+  app.add_option(
+         "--only", arguments->only,
+         "Compare the taps alone whose file/case/step/tap holds a match, file being the name "
+         "without folder and .h5, step being target, step0, step1, ...")
       ->type_name("REGEX");
   add_number(app, "--threads", arguments->options.num_threads, 1, max_threads,
              "Threads of the reference; default: all cores");
   add_choice(app, "--dtype", arguments->options.dtype, dtypes,
              "Arithmetic of the reference; default: that of the file");
-  add_choice(app, "--rounding", arguments->options.rounding, roundings,
-             "Whose rounding points a bfloat16 model has: Hugging Face's (default) or vLLM's");
+  add_choice(
+      app, "--rounding", arguments->rounding, roundings,
+      "Whose rounding points a bfloat16 model has, Hugging Face's or vLLM's; default: what the "
+      "file says it was recorded with, else hf");
   add_choice(app, "--gdn", arguments->options.gdn_form, gdn_forms,
              "Form of the gated delta rule: token by token (default) or in chunks of 64");
-  app.add_flag("--allow-ties", arguments->options.allow_ties,
-               "Ids that differ within the margin of their scores are no failure in a float32 file");
+  app.add_flag(
+      "--allow-ties", arguments->options.allow_ties,
+      "Ids that differ within the margin of their scores are no failure in a float32 file");
   add_choice(app, "--format", arguments->format, output_formats,
              "Lines for people (default) or JSON Lines with every tap");
   return [arguments] {

@@ -37,8 +37,8 @@ CLI::Option* add_choice(CLI::App& app, const std::string& names, Target& target,
         target = choice.value;
         return;
       }
-    throw CLI::ValidationError(names, text("'", word, "' is none of ", joined(words),
-                                           suggestion(word, words)));
+    throw CLI::ValidationError(
+        names, text("'", word, "' is none of ", joined(words), suggestion(word, words)));
   };
   return app.add_option_function<std::string>(names, assign, description)->type_name(type_name);
 }

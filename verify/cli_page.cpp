@@ -36,6 +36,8 @@ std::vector<const CLI::App*> verbs(const CLI::App& program) {
   return program.get_subcommands([](const CLI::App*) { return true; });
 }
 
+bool takes_value(const CLI::Option& option) { return option.get_items_expected_max() > 0; }
+
 /// "-v, --verbose", "--only REGEX", "GOLDEN..."
 std::string heading(const CLI::Option& option) {
   std::string names;
@@ -46,7 +48,7 @@ std::string heading(const CLI::Option& option) {
   for (const std::string& name : option.get_snames()) names += (names.empty() ? "-" : ", -") + name;
   for (const std::string& name : option.get_lnames())
     names += (names.empty() ? "--" : ", --") + name;
-  return option.get_type_size() > 0 ? names + ' ' + option.get_type_name() : names;
+  return takes_value(option) ? names + ' ' + option.get_type_name() : names;
 }
 
 std::string usage(const CLI::App& app) {
@@ -144,9 +146,9 @@ std::string completion_words(const CLI::Option& option) {
   for (std::string word; std::getline(in, word, '|');) {
     if (word == "PRESET")
       for (const std::string& name : preset_names()) words += name + ' ';
-    const bool literal = !word.empty() && std::none_of(word.begin(), word.end(), [](unsigned char c) {
-      return std::isupper(c) != 0;
-    });
+    const bool literal =
+        !word.empty() && std::none_of(word.begin(), word.end(),
+                                      [](unsigned char c) { return std::isupper(c) != 0; });
     if (literal) words += word + ' ';
   }
   if (!words.empty()) words.pop_back();
@@ -249,14 +251,15 @@ std::string bash_completion(const CLI::App& program) {
     out << "    " << verb->get_name() << ")\n"
         << "      case $prev in\n";
     for (const CLI::Option* option : options(*verb, false))
-      if (option->get_type_size() > 0)
+      if (takes_value(*option))
         out << "        " << joined_with(spellings(*option), "|") << ") words='"
             << completion_words(*option) << "' ;;\n";
     // Without words the shell offers files.
     out << "        *) [[ $cur == -* ]] && words='" << option_words(*verb) << "' ;;\n"
         << "      esac ;;\n";
   }
-  out << "    *) words='" << joined_with(verb_words, " ") << ' ' << option_words(program) << "' ;;\n"
+  out << "    *) words='" << joined_with(verb_words, " ") << ' ' << option_words(program)
+      << "' ;;\n"
       << "  esac\n"
       << "  [[ -n $words ]] && COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n"
       << "  return 0\n"

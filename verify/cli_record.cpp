@@ -35,8 +35,8 @@ std::string host_name() {
 
 void note_ignored_keys(const std::string& source, const ConfigReading& reading) {
   if (!reading.ignored_keys.empty())
-    print_note(text(printable(source), ": ignored configuration keys: ",
-                    joined(reading.ignored_keys)));
+    print_note(
+        text(printable(source), ": ignored configuration keys: ", joined(reading.ignored_keys)));
 }
 
 Recording new_recording(const RecordArguments& arguments, Progress& progress) {
@@ -115,8 +115,7 @@ std::function<Exit()> add_options(CLI::App& app) {
       ->type_name("FILE")
       ->required();
   add_number(app, "--seed", arguments->seed, std::uint64_t(0),
-             std::numeric_limits<std::uint64_t>::max(),
-             "Seed of weights and tokens (default 0)")
+             std::numeric_limits<std::uint64_t>::max(), "Seed of weights and tokens (default 0)")
       ->needs(config);
   app.add_option("--cases", arguments->cases,
                  text("Cases with a comma between them: ", default_cases(),

@@ -33,7 +33,7 @@ std::vector<std::vector<std::int64_t>> run_case(const SerialModel<S>& model,
   auto state = model.empty_state();
 
   if (context.num_tokens() > 0) {
-    const Matrix<S> hidden = model.forward(state, context);
+    const Matrix<S> hidden = model.forward(state, context, observer.context_taps());
     if (draft_steps > 0) {
       const SampleRows last = sample_rows(context);
       std::vector<std::int64_t> next;  // the token that follows the context is known: the step's first
@@ -43,7 +43,7 @@ std::vector<std::vector<std::int64_t>> run_case(const SerialModel<S>& model,
         next.push_back(has_rows ? inputs.input_ids[first] : 0);
       }
       model.mtp_forward(state, context, ops.next_ids(context.input_ids, context, last.rows, next),
-                        hidden);
+                        hidden, observer.context_taps());
     }
   }
 

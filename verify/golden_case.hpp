@@ -18,9 +18,12 @@ class CaseObserver : public TapSink<EigenOps<S>>, public DraftObserver<SerialRan
  public:
   /// The logits of every row of the step, the tap `lm_head`.
   virtual void lm_head(const Matrix<S>& logits) = 0;
+
+  /// Who sees the taps of the context, which no golden file records.
+  virtual TapSink<EigenOps<S>>* context_taps() { return nullptr; }
 };
 
-/// Runs the serial model on a case: the context without taps (the MTP layer sees it too, each token
+/// Runs the serial model on a case: the context (the MTP layer sees it too, each token
 /// paired with the known next one), then the step, then `draft_steps` draft steps. The greedy token
 /// of a sequence's last row follows the step. Returns draft ids [draft step][sequence]; a sequence
 /// without rows in the step has -1.

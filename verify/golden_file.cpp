@@ -81,8 +81,8 @@ void require_ids(const std::vector<std::int64_t>& ids, std::int64_t vocab_size,
                  const std::string& where) {
   for (std::size_t i = 0; i < ids.size(); ++i)
     if (ids[i] < 0 || ids[i] >= vocab_size)
-      throw FileError(text(where, ": entry ", i, " is ", ids[i], ", expected 0 to ",
-                           vocab_size - 1, " (vocabulary of ", vocab_size, ")"));
+      throw FileError(text(where, ": entry ", i, " is ", ids[i], ", expected 0 to ", vocab_size - 1,
+                           " (vocabulary of ", vocab_size, ")"));
 }
 
 }  // namespace
@@ -174,9 +174,8 @@ void GoldenFile::read_case_names() {
     require_only(file_, inside, parts.datasets, {});
     const Hdf5File::Children inputs = file_.children(inputs_path(name));
     require_only(file_, inputs_path(name), inputs.groups, {});
-    require_only(
-        file_, inputs_path(name), inputs.datasets,
-        {"input_ids", "positions", "query_start_loc", "context_ids", "context_start_loc"});
+    require_only(file_, inputs_path(name), inputs.datasets,
+                 {"input_ids", "positions", "query_start_loc", "context_ids", "context_start_loc"});
 
     const auto length = [&](const char* list) {
       const std::string list_path = inputs_path(name) + "/" + list;
@@ -199,14 +198,15 @@ HostTensor GoldenFile::weight(const std::string& name,
   if (found == weight_shapes_.end())
     file_.fail(weight_path(name), text("is missing, expected ", to_string(shape)));
   if (found->second != shape)
-    file_.fail(weight_path(name), text("shape is ", to_string(found->second), ", expected ",
-                                       to_string(shape)));
+    file_.fail(weight_path(name),
+               text("shape is ", to_string(found->second), ", expected ", to_string(shape)));
   HostTensor tensor = file_.tensor(weight_path(name));
   const auto bad = std::find_if(tensor.values.begin(), tensor.values.end(),
                                 [](float value) { return !std::isfinite(value); });
   if (bad != tensor.values.end())
-    file_.fail(weight_path(name), text("element ", bad - tensor.values.begin(), " of ",
-                                       to_string(shape), " is ", *bad, ", expected finite weights"));
+    file_.fail(weight_path(name),
+               text("element ", bad - tensor.values.begin(), " of ", to_string(shape), " is ", *bad,
+                    ", expected finite weights"));
   return tensor;
 }
 
@@ -312,8 +312,8 @@ IntegerTensor GoldenFile::draft_ids(const std::string& case_name) const {
       read_ids(file_, draft_ids_path(case_name), size_of(case_name).sequences, true);
   if (ids.shape[1] != steps)
     file_.fail(draft_ids_path(case_name),
-               text("shape is ", to_string(ids.shape), ", expected [",
-                    size_of(case_name).sequences, ", ", steps, "]: one column a draft step"));
+               text("shape is ", to_string(ids.shape), ", expected [", size_of(case_name).sequences,
+                    ", ", steps, "]: one column a draft step"));
   return ids;
 }
 

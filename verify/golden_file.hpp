@@ -76,7 +76,7 @@ class GoldenFile : public WeightSource {
   HostTensor mtp_tap(const std::string& case_name, std::int64_t step,
                      const std::string& name) const;  // [rows, cols]
   IntegerTensor mtp_ids(const std::string& case_name, std::int64_t step,
-                        const std::string& name) const;  // [rows] or [rows, k]
+                        const std::string& name) const;         // [rows] or [rows, k]
   IntegerTensor draft_ids(const std::string& case_name) const;  // [S, steps]
 
   /// The file beneath, for what a tool shows of it: sizes, attributes, provenance.

@@ -49,11 +49,12 @@ std::optional<std::string> above(fs::path start) {
 std::vector<std::string> golden_files(const std::string& argument) {
   std::error_code error;
   if (!fs::is_directory(argument, error)) return {argument};
-  const std::vector<std::string> files = h5_files(argument, error);
+  std::vector<std::string> files = h5_files(argument, error);
   if (error)
     throw FileError(text(printable(argument), ": the folder cannot be listed: ", error.message()));
   if (files.empty())
-    throw FileError(text(printable(argument), ": the folder has no file *.h5, expected golden files"));
+    throw FileError(
+        text(printable(argument), ": the folder has no file *.h5, expected golden files"));
   return files;
 }
 
@@ -67,8 +68,7 @@ std::string default_golden_folder(const std::string& installed) {
     if (const auto found = above(program)) return *found;
 
   std::vector<fs::path> folders = {fs::path(installed) / "golden"};
-  if (!program.empty())
-    folders.push_back(program.parent_path() / "share" / "tokenview" / "golden");
+  if (!program.empty()) folders.push_back(program.parent_path() / "share" / "tokenview" / "golden");
   if (const char* const variable = std::getenv("TOKENVIEW_DATA");
       variable != nullptr && *variable != '\0') {
     folders.push_back(variable);
@@ -76,10 +76,11 @@ std::string default_golden_folder(const std::string& installed) {
   }
   for (const fs::path& folder : folders)
     if (has_golden_files(folder)) return folder.string();
-  throw UsageError(text(
-      "no golden file is named, and there is none in data/golden of the current folder or above it, "
-      "in ",
-      installed, "/golden, or in $TOKENVIEW_DATA: name a file or a folder"));
+  throw UsageError(
+      text("no golden file is named, and there is none in data/golden of the current folder or "
+           "above it, "
+           "in ",
+           installed, "/golden, or in $TOKENVIEW_DATA: name a file or a folder"));
 }
 
 }  // namespace tokenview

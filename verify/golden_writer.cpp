@@ -20,8 +20,8 @@ namespace tokenview {
 namespace {
 
 [[noreturn]] void fail_in_system(const std::string& path, int error, const std::string& where) {
-  throw FileError(text(printable(path), ": cannot be written: ",
-                       std::generic_category().message(error), where));
+  throw FileError(text(printable(path),
+                       ": cannot be written: ", std::generic_category().message(error), where));
 }
 
 /// Where the file really goes: through a symbolic link, so that the link stays one.
@@ -37,7 +37,8 @@ std::filesystem::path destination(const std::string& path) {
   return resolved;
 }
 
-/// The names in a folder, to the disk. Some network mounts cannot: they have the names all the same.
+/// The names in a folder, to the disk. Some network mounts cannot: they have the names all the
+/// same.
 void sync_folder(const std::filesystem::path& folder) {
   const int descriptor = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor < 0) return;
@@ -82,10 +83,8 @@ class GoldenWriter::Draft {
   int create() {
     const std::filesystem::path folder = folder_of(target_);
     for (int attempt = 0;; ++attempt) {
-      temporary_ =
-          folder / text(".", target_.filename().string(), ".tmp-", getpid(), "-", attempt);
-      const int descriptor =
-          open(temporary_.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0666);
+      temporary_ = folder / text(".", target_.filename().string(), ".tmp-", getpid(), "-", attempt);
+      const int descriptor = open(temporary_.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0666);
       if (descriptor >= 0) return descriptor;
       if (errno != EEXIST)
         fail_in_system(path_, errno, text(" (folder '", printable(folder.string()), "')"));
@@ -174,11 +173,11 @@ void GoldenWriter::write_rows(const std::string& inside, const HostTensor& tenso
   draft_->writer().tensor(inside, flat);
 }
 
-void GoldenWriter::write_ids(const std::string& inside, const IntegerTensor& ids,
-                             std::int64_t rows, std::size_t axes) {
+void GoldenWriter::write_ids(const std::string& inside, const IntegerTensor& ids, std::int64_t rows,
+                             std::size_t axes) {
   if (ids.shape.size() != axes || ids.shape[0] != rows)
-    fail(inside, text("shape is ", to_string(ids.shape), ", expected [", rows,
-                      axes == 2 ? ", k]" : "]"));
+    fail(inside,
+         text("shape is ", to_string(ids.shape), ", expected [", rows, axes == 2 ? ", k]" : "]"));
   draft_->writer().integers(inside, ids, DType::int64);
 }
 
@@ -198,7 +197,8 @@ void GoldenWriter::write_tap_ids(const std::string& case_name, const std::string
 
 std::int64_t GoldenWriter::begin_step(const std::string& case_name, std::int64_t step) {
   Case& entry = case_of(case_name);
-  if (step < 0) fail("/cases/" + case_name + "/mtp", text("step is ", step, ", expected 0 or more"));
+  if (step < 0)
+    fail("/cases/" + case_name + "/mtp", text("step is ", step, ", expected 0 or more"));
   entry.steps.insert(step);
   return step == 0 ? entry.tokens : entry.sequences;
 }
@@ -231,9 +231,9 @@ void GoldenWriter::commit() {
       fail("/cases/" + name + "/mtp", text("has ", steps, " draft steps, the last one step",
                                            *entry.steps.rbegin(), ", expected no gap"));
     if (entry.draft_columns.value_or(0) != steps)
-      fail(GoldenFile::draft_ids_path(name), text("has ", entry.draft_columns.value_or(0),
-                                                  " columns, expected ", steps,
-                                                  ", one a draft step"));
+      fail(GoldenFile::draft_ids_path(name),
+           text("has ", entry.draft_columns.value_or(0), " columns, expected ", steps,
+                ", one a draft step"));
   }
   draft_->move_into_place();
   draft_.reset();

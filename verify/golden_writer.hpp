@@ -19,13 +19,14 @@ struct GoldenHeader {
   DType dtype = DType::float32;  // float32 or bfloat16
   std::string producer;
   std::string config_json;
-  std::map<std::string, std::string> provenance = {};  // further attributes: commit, seed, host, ...
+  std::map<std::string, std::string> provenance =
+      {};  // further attributes: commit, seed, host, ...
 };
 
 /// Writes a golden file of schema version 1. All goes into a new file in the same folder, which
 /// takes the place of `path` in one step at commit(): until then, and for ever if this process is
-/// killed or anything fails, whatever was at `path` stays as it was. Without a commit() the new file
-/// is removed; only a kill can leave it there, as `.NAME.tmp-*`.
+/// killed or anything fails, whatever was at `path` stays as it was. Without a commit() the new
+/// file is removed; only a kill can leave it there, as `.NAME.tmp-*`.
 ///
 /// Every failure is a FileError that names file, path inside, found and expected.
 class GoldenWriter {
@@ -54,8 +55,8 @@ class GoldenWriter {
                      const IntegerTensor& ids);  // [rows], or [rows, k]
   void write_draft_ids(const std::string& case_name, const IntegerTensor& ids);  // [S, steps]
 
-  /// Puts the file in its place once it is whole and on the disk. Throws when a case has a gap in its
-  /// draft steps or draft ids of another number of steps.
+  /// Puts the file in its place once it is whole and on the disk. Throws when a case has a gap in
+  /// its draft steps or draft ids of another number of steps.
   void commit();
 
  private:

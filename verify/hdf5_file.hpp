@@ -30,16 +30,17 @@ struct DatasetInfo {
 /// was expected. Only this file is read: soft links are followed within it; external links,
 /// external storage and virtual data sets are refused. No data set is given memory before its
 /// claimed size has been held against the bytes that the file stores for it:
-///  - contiguous or chunked without filters: the file must store every element;
-///  - with filters (gzip, shuffle, ...): every chunk must be there, the expanded data may take at
-///    most 16 MiB + 32 times the stored bytes, a chunk at most 16 MiB or twice the data;
-///  - strings: at most 16 MiB; an axis: fewer than 2^31 entries.
+///  - contiguous, or chunked without filters: the file must store every element;
+///  - with filters (deflate, shuffle, fletcher32; no others): every chunk must be there, and the
+///    expanded data may take at most 16 MiB + 32 times the stored bytes;
+///  - a chunk and a string: at most 16 MiB; an axis: fewer than 2^31 entries.
 ///
 /// One thread at a time, as for the HDF5 library unless it was built thread-safe.
 class Hdf5File {
  public:
-  /// Throws FileError when `path` is missing, unreadable, no regular file, empty, truncated or not
-  /// HDF5.
+  /// Throws FileError when `path` is missing, unreadable, no regular file, empty, truncated, not
+  /// HDF5, or damaged: a child process opens every object first, because the library crashes on
+  /// some damaged files. That costs as much again as opening every object does.
   static Hdf5File open_read(const std::string& path);
 
   Hdf5File(Hdf5File&& other) noexcept;

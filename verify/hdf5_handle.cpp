@@ -19,8 +19,8 @@ bool has_plain_byte_order(hid_t type) {
 
 Hdf5Type integer_type(hid_t type) {
   const std::size_t bytes = H5Tget_size(type);
-  const bool is_plain = H5Tget_precision(type) == 8 * bytes && H5Tget_offset(type) == 0 &&
-                        has_plain_byte_order(type);
+  const bool is_plain =
+      H5Tget_precision(type) == 8 * bytes && H5Tget_offset(type) == 0 && has_plain_byte_order(type);
   if (!is_plain) return {std::nullopt, text("a packed integer of ", bytes, " bytes")};
 
   const bool is_signed = H5Tget_sign(type) == H5T_SGN_2;

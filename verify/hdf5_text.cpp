@@ -9,7 +9,9 @@ namespace {
 
 /// Bytes of the UTF-8 character at `at`; 0 where there is none.
 std::size_t character_bytes(const std::string& bytes, std::size_t at) {
-  const auto byte = [&](std::size_t i) { return std::uint32_t(static_cast<unsigned char>(bytes[i])); };
+  const auto byte = [&](std::size_t i) {
+    return std::uint32_t(static_cast<unsigned char>(bytes[i]));
+  };
   const std::uint32_t lead = byte(at);
   if (lead < 0x80) return 1;
   const std::size_t length = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;

@@ -60,8 +60,8 @@ class Descriptor {
 int create(const std::string& path) {
   const int descriptor = open(path.c_str(), O_CREAT | O_TRUNC | O_RDWR | O_CLOEXEC, 0666);
   if (descriptor < 0)
-    throw FileError(text(printable(path), ": cannot be written: ",
-                         std::generic_category().message(errno)));
+    throw FileError(
+        text(printable(path), ": cannot be written: ", std::generic_category().message(errno)));
   return descriptor;
 }
 
@@ -108,8 +108,8 @@ void Hdf5Writer::Impl::attribute(const std::string& inside, const std::string& n
   const Hdf5Handle properties(H5Pcreate(H5P_ATTRIBUTE_CREATE), H5Pclose);
   H5Pset_char_encoding(properties, H5T_CSET_UTF8);
   const Hdf5Handle space = scalar_space();
-  Hdf5Handle created(
-      H5Acreate2(object, name.c_str(), file_type, space, properties, H5P_DEFAULT), H5Aclose);
+  Hdf5Handle created(H5Acreate2(object, name.c_str(), file_type, space, properties, H5P_DEFAULT),
+                     H5Aclose);
   require(created.is_open(), inside);
   require(H5Awrite(created, memory_type, value) >= 0, inside);
   require(H5Aclose(created.release()) >= 0, inside);
@@ -152,8 +152,7 @@ void Hdf5Writer::attribute(const std::string& inside, const std::string& name,
   impl_->attribute(inside, name, type, type, &characters);
 }
 
-void Hdf5Writer::attribute(const std::string& inside, const std::string& name,
-                           std::int64_t value) {
+void Hdf5Writer::attribute(const std::string& inside, const std::string& name, std::int64_t value) {
   const Hdf5Quiet quiet;
   impl_->attribute(inside, name, H5T_STD_I64LE, H5T_NATIVE_INT64, &value);
 }
@@ -161,8 +160,8 @@ void Hdf5Writer::attribute(const std::string& inside, const std::string& name,
 void Hdf5Writer::group(const std::string& inside) {
   const Hdf5Quiet quiet;
   const Hdf5Handle links = link_properties();
-  const Hdf5Handle created(
-      H5Gcreate2(impl_->file, inside.c_str(), links, H5P_DEFAULT, H5P_DEFAULT), H5Gclose);
+  const Hdf5Handle created(H5Gcreate2(impl_->file, inside.c_str(), links, H5P_DEFAULT, H5P_DEFAULT),
+                           H5Gclose);
   impl_->require(created.is_open(), inside);
 }
 

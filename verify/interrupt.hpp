@@ -3,8 +3,8 @@
 
 namespace tokenview {
 
-/// Leaves the program from the inside out after Ctrl-C or a termination request, so that files being
-/// written are removed. No std::exception: no handler for errors takes it for one.
+/// Leaves the program from the inside out after Ctrl-C or a termination request, so that files
+/// being written are removed. No std::exception: no handler for errors takes it for one.
 struct Interrupted {
   int signal;
 };

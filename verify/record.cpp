@@ -158,9 +158,14 @@ class TapWriter final : public CaseObserver<float> {
  private:
   void write(const std::string& name, const Matrix<float>& value) {
     if (recording_.progress) recording_.progress(case_.name);
-    const HostTensor tensor{{value.rows(), value.cols()},
-                            {value.data(), value.data() + value.size()},
-                            recording_.dtype};
+    HostTensor tensor{{value.rows(), value.cols()},
+                      {value.data(), value.data() + value.size()},
+                      recording_.dtype};
+    // What a bfloat16 model keeps in float32 (vLLM's routing weights) is stored so.
+    const auto is_rounded = [](float x) { return x == round_to_bf16(x); };
+    if (tensor.dtype == DType::bfloat16 &&
+        !std::all_of(tensor.values.begin(), tensor.values.end(), is_rounded))
+      tensor.dtype = DType::float32;
     if (step_ < 0)
       writer_.write_tap(case_.name, name, tensor);
     else
@@ -219,7 +224,8 @@ std::vector<RecordedCase> cases_in_words(std::string_view words, std::int64_t vo
     const std::string name(word.substr(0, equals));
     if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos ||
         !is_utf8(name))
-      throw UsageError(text("cases: '", printable(name), "' is no name of a case, expected UTF-8 "
+      throw UsageError(text("cases: '", printable(name),
+                            "' is no name of a case, expected UTF-8 "
                             "without '/'"));
     for (const RecordedCase& other : cases)
       if (other.name == name) throw UsageError(text("cases: '", name, "' comes twice"));
@@ -239,10 +245,9 @@ std::vector<RecordedCase> cases_in_words(std::string_view words, std::int64_t vo
 }
 
 std::string default_cases() {
-  std::vector<std::string> names;
-  for (const KnownCase& each : known_cases) names.push_back(each.name);
   std::string words;
-  for (const std::string& name : names) words += (words.empty() ? "" : ",") + name;
+  for (const KnownCase& each : known_cases)
+    words += (words.empty() ? "" : ",") + std::string(each.name);
   return words;
 }
 
@@ -279,9 +284,9 @@ void record_golden(const Recording& recording, const std::string& path) {
     writer.write_weight(weight.name, weights.weight(weight.name, weight.shape));
   }
 
-  const EigenOps<float> ops(
-      recording.num_threads,
-      recording.dtype == DType::bfloat16 ? recording.rounding : Rounding::none);
+  const EigenOps<float> ops(recording.num_threads, recording.dtype == DType::bfloat16
+                                                       ? recording.rounding
+                                                       : Rounding::none);
   const SerialModel<float> model(recording.config, weights, ops);
   for (const RecordedCase& recorded : recording.cases) {
     if (recorded.draft_steps > 0 && !model.has_mtp())

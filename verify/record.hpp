@@ -52,8 +52,8 @@ struct Recording {
   std::string config_json;  // as it is stored
   const WeightSource* weights = nullptr;
   std::vector<RecordedCase> cases;
-  DType dtype = DType::float32;       // or bfloat16: weights and taps are rounded to it
-  Rounding rounding = Rounding::hf;   // where a bfloat16 model rounds
+  DType dtype = DType::float32;      // or bfloat16: weights and taps are rounded to it
+  Rounding rounding = Rounding::hf;  // where a bfloat16 model rounds
   int num_threads = 1;
   std::map<std::string, std::string> provenance = {};
   std::function<void(const std::string& case_name)> progress = {};  // called often; may throw

@@ -23,6 +23,10 @@ Json or_null(const std::optional<T>& value) {
 
 }  // namespace
 
+std::string plural(std::int64_t count, const std::string& noun) {
+  return std::to_string(count) + ' ' + noun + (count == 1 ? "" : "s");
+}
+
 std::string json_line(const ReportRecord& record) {
   Json json;
   json["schema"] = "tokenview.report";

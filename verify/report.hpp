@@ -9,9 +9,8 @@
 
 namespace tokenview {
 
-using ReportValue =
-    std::variant<bool, std::int64_t, double, std::string, std::vector<std::int64_t>,
-                 std::vector<std::string>>;
+using ReportValue = std::variant<bool, std::int64_t, double, std::string, std::vector<std::int64_t>,
+                                 std::vector<std::string>>;
 
 /// One line of a report in JSON Lines, schema "tokenview.report", version 1. Every record has the
 /// keys below, null where one has no meaning; a kind adds keys of its own and never changes these.
@@ -28,8 +27,11 @@ struct ReportRecord {
   std::vector<std::pair<std::string, ReportValue>> more = {};  // further keys, in this order
 };
 
-/// The record as one line of JSON in UTF-8, without the newline. A number that JSON does not have is
-/// the string "nan", "inf" or "-inf"; bytes that are not UTF-8 become U+FFFD.
+/// "1 tap", "3 taps"
+std::string plural(std::int64_t count, const std::string& noun);
+
+/// The record as one line of JSON in UTF-8, without the newline. A number that JSON does not have
+/// is the string "nan", "inf" or "-inf"; bytes that are not UTF-8 become U+FFFD.
 std::string json_line(const ReportRecord& record);
 
 }  // namespace tokenview

@@ -79,6 +79,17 @@ int rounding_points(const std::string& tap) {
   return tap.find(".layers.") != std::string::npos ? 2 : 0;  // a layer: two residual sums
 }
 
+int rounding_points_of_layers(std::int64_t layers) {
+  // Input norm 2, projections 1 to the rotation or convolution, mixer 11, sums 2, post norm 2, router
+  // or gate 1, experts 6, shared and sum 3.
+  return int(28 * layers);
+}
+
+bool reads_caches(const std::string& tap) {
+  return tap.ends_with(".self_attn") || tap.ends_with(".self_attn.o_proj") ||
+         tap.ends_with(".linear_attn.norm");
+}
+
 Bound bfloat16_bound(const Comparison& c, int points) {
   const double n = points;
   if (c.not_finite > 0) return {infinity, n / 128, "not_finite"};
