@@ -10,7 +10,7 @@
 #include "verify/cli.hpp"
 #include "verify/cli_options.hpp"
 #include "verify/golden_file.hpp"
-#include "verify/golden_search.hpp"
+#include "verify/data_folder.hpp"
 #include "verify/hdf5_text.hpp"
 #include "verify/interrupt.hpp"
 #include "verify/progress.hpp"
@@ -113,7 +113,7 @@ class CheckRun {
     std::vector<std::string> files;
     const std::vector<std::string>& named = arguments_.goldens;
     for (const std::string& argument :
-         named.empty() ? std::vector{default_golden_folder(build::data_dir)} : named)
+         named.empty() ? std::vector{default_data_folder("golden", ".h5", build::data_dir)} : named)
       guarded(argument, [&] {
         for (std::string& file : golden_files(argument)) files.push_back(std::move(file));
       });

@@ -7,6 +7,8 @@ int main(int argc, char** argv) {
       &check_verb,
       &record_verb,
       &info_verb,
+      &run_verb,
+      &repro_verb,
   };
   return run_command_line(verbs, argc, argv);
 }

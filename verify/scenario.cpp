@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -122,13 +121,9 @@ Scenario read_scenario(const std::string& path) {
 }
 
 std::vector<Scenario> read_scenarios(const std::string& folder) {
-  std::vector<std::string> files;
-  for (const auto& entry : std::filesystem::directory_iterator(folder))
-    if (entry.path().extension() == ".json") files.push_back(entry.path().string());
-  std::ranges::sort(files);
   std::vector<Scenario> scenarios;
   std::map<std::string, std::string> taken;
-  for (const std::string& file : files) {
+  for (const std::string& file : files_of(folder, ".json")) {
     Scenario scenario = read_scenario(file);
     std::vector<std::string> names = scenario.aliases;
     names.push_back(scenario.name);

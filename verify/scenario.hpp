@@ -46,10 +46,6 @@ Scenario read_scenario(const std::string& path);
 /// All scenarios of a folder, by name. Throws for a name or alias that two of them have.
 std::vector<Scenario> read_scenarios(const std::string& folder);
 
-/// data/scenarios above the program or the working folder, else the installed folder, else
-/// $TOKENVIEW_DATA/scenarios. Throws UsageError when there is none.
-std::string scenario_folder();
-
 /// By name or alias; letters in either case. Throws UsageError with the nearest name.
 const Scenario& find_scenario(const std::vector<Scenario>& scenarios, const std::string& name);
 

@@ -120,7 +120,7 @@ ViewOps::Tensor ViewOps::add(const Tensor& x, const Tensor& y) const {
   if (!(x.columns == y.columns)) find(FindingKind::columns, "add", "y", name(x), name(y));
   Tensor out = x;
   out.rows = mixed(x.rows, y.rows);
-  if (out.origin < 0 || (y.origin >= 0 && y.origin < out.origin)) out.origin = y.origin;
+  if (y.origin >= 0) out.origin = y.origin;
   return out;
 }
 

@@ -17,10 +17,10 @@ using ViewRank = Rank<ViewOps, SimComm<ViewOps>>;
 struct ViewRun {
   const ModelConfig& config;
   const Protocol<ViewRank>& protocol;
-  std::vector<Batch> batches;  // one a dp rank; metadata across dp is filled in
+  std::vector<Batch> batches = {};  // one a dp rank; metadata across dp is filled in
   std::size_t draft_steps = 0;
   bool target_runs = true;  // false: the drafter is fed a correct target's rows
-  std::vector<std::vector<std::int32_t>> rejected;  // [dp][request] drafts; empty: none
+  std::vector<std::vector<std::int32_t>> rejected = {};  // [dp][request] drafts; empty: none
   bool record_views = false;
 };
 

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <iostream>
+
+#include "reference/program/error.hpp"
+#include "tokenview_version.hpp"
+#include "verify/cli.hpp"
+#include "verify/cli_options.hpp"
+#include "verify/data_folder.hpp"
+#include "verify/model_argument.hpp"
+#include "verify/requests.hpp"
+#include "verify/scenario.hpp"
+#include "verify/view_report.hpp"
+
+namespace tokenview {
+namespace {
+
+struct ReproArguments {
+  std::string name;
+  bool list = false;
+  bool repaired = false;
+  bool with_target = false;
+  bool show_views = false;
+  std::optional<std::int64_t> tp;
+  std::optional<std::string> requests;
+  OutputFormat format = OutputFormat::text;
+};
+
+ViewRunResult run_scenario(const Scenario& s, const ModelConfig& config, ProtocolId protocol_id) {
+  const ParallelPlan plan = plan_for(config, s.parallel, protocol_id);
+  const auto protocol = make_protocol<ViewRank>(plan);
+  ViewRun view_run{.config = config, .protocol = *protocol};
+  for (const auto& of_rank : parse_requests(s.requests, s.parallel.dp)) {
+    view_run.batches.push_back(batch_of(of_rank));
+    view_run.rejected.push_back(rejected_of(of_rank));
+  }
+  view_run.draft_steps = std::size_t(s.draft_steps);
+  view_run.target_runs = s.target_runs;
+  view_run.record_views = true;
+  return run_views(view_run);
+}
+
+/// The last named tensor of the module that a finding is in, to show what every rank held there.
+const NamedView* view_at(const ViewRunResult& result, const Finding& finding) {
+  const NamedView* found = nullptr;
+  for (const NamedView& view : result.views)
+    if (!finding.module.empty() && view.name.find(finding.module) != std::string::npos) found = &view;
+  return found;
+}
+
+void explain(const Scenario& s, const ViewRunResult& result) {
+  std::cout << s.name << ": " << s.title << '\n' << "source  " << s.source << '\n';
+  std::cout << "run     protocol " << to_string(s.protocol) << ", tp=" << s.parallel.tp
+            << " dp=" << s.parallel.dp << (s.parallel.enable_expert_parallel ? " ep" : "")
+            << ", requests " << s.requests << ", " << plural(s.draft_steps, "draft step")
+            << (s.target_runs ? "" : ", a correct target") << '\n';
+  if (result.findings.empty()) {
+    std::cout << (result.error.empty() ? "clean: no finding\n" : "stopped: " + result.error + '\n');
+    return;
+  }
+  const Finding& first = result.findings.front();
+  std::cout << "first   " << to_string(first) << '\n';
+  if (const NamedView* view = view_at(result, first))
+    std::cout << "held    " << view->name << "  " << row_map(*view) << '\n';
+  std::vector<std::string> asserting;
+  for (const Finding& finding : result.findings)
+    if (finding.kind == FindingKind::bounds)
+      asserting.push_back(text("tp=", finding.at.tp, " dp=", finding.at.dp, " index ",
+                               finding.first_bad_row, " of ", finding.actual));
+  if (!asserting.empty()) {
+    std::cout << "assert  predicted in index_rows (index out of bounds) on "
+              << plural(std::int64_t(asserting.size()), "rank") << ":\n";
+    for (const std::string& line : asserting) std::cout << "          " << line << '\n';
+  } else {
+    std::cout << "assert  none: the run is silent, and wrong\n";
+  }
+  std::cout << "all     " << plural(std::int64_t(result.findings.size()), "finding") << '\n'
+            << "repair  " << s.repair_note << " (--repaired runs it)\n";
+}
+
+Exit repro(const ReproArguments& arguments) {
+  const auto scenarios = read_scenarios(default_data_folder("scenarios", ".json", build::data_dir));
+  if (arguments.list) {
+    std::size_t width = 0;
+    for (const Scenario& s : scenarios) width = std::max(width, s.name.size());
+    for (const Scenario& s : scenarios)
+      std::cout << s.name << std::string(width + 2 - s.name.size(), ' ') << s.title << " ("
+                << joined(s.aliases) << ")\n";
+    return Exit::match;
+  }
+  if (arguments.name.empty()) throw UsageError("repro: expected the name of a scenario, or --list");
+  Scenario s = find_scenario(scenarios, arguments.name);
+  const bool as_told = !arguments.tp && !arguments.requests && !arguments.with_target;
+  if (arguments.tp) s.parallel.tp = *arguments.tp;
+  if (arguments.requests) s.requests = *arguments.requests;
+  if (arguments.with_target) s.target_runs = true;
+  if (arguments.repaired) s.protocol = s.repair;
+  const ModelConfig config = model_argument(s.model).reading.config;
+  validate(config, s.parallel);
+
+  const ViewRunResult result = run_scenario(s, config, s.protocol);
+  const bool clean = result.findings.empty() && result.error.empty();
+  const bool as_expected = arguments.repaired ? clean
+                           : as_told          ? !result.findings.empty() &&
+                                                    s.expect.matches(result.findings.front())
+                                              : !clean;
+  if (arguments.format == OutputFormat::jsonl) {
+    for (const Finding& finding : result.findings)
+      std::cout << json_line(finding_record(finding)) << '\n';
+    ReportRecord summary{.kind = "summary", .file = s.name};
+    summary.verdict = !as_expected ? "scenario differs" : clean ? "match" : "finding";
+    summary.more = {{"findings", std::int64_t(result.findings.size())}};
+    std::cout << json_line(summary) << '\n';
+  } else {
+    explain(s, result);
+    if (arguments.show_views) print_views(std::cout, result);
+    if (!as_expected)
+      std::cout << "the scenario expects "
+                << (arguments.repaired ? std::string("no finding")
+                                       : text("a finding of ", s.expect.check, " at ", s.expect.module,
+                                              ' ', s.expect.operation))
+                << " first\n";
+  }
+  if (!as_expected) return Exit::scenario;
+  return clean ? Exit::match : Exit::difference;
+}
+
+std::function<Exit()> add_options(CLI::App& app) {
+  const auto arguments = std::make_shared<ReproArguments>();
+  app.add_option("NAME", arguments->name, "Scenario, by name or alias: vllm-48429, B006, F1")
+      ->type_name("NAME");
+  app.add_flag("--list", arguments->list, "List all scenarios");
+  app.add_flag("--repaired", arguments->repaired, "Run the repaired variant: it must be clean");
+  app.add_flag("--with-target", arguments->with_target,
+               "Run the target under the same protocol instead of feeding correct rows");
+  app.add_flag("--views", arguments->show_views, "Print the rows of every rank at every point");
+  add_number(app, "--tp", arguments->tp, std::int64_t{1}, std::int64_t{32}, "Tensor parallel ranks");
+  app.add_option("--tokens,--requests", arguments->requests, "Rows, as for run")->type_name("REQUESTS");
+  add_choice(app, "--format", arguments->format, output_formats,
+             "Lines for people (default) or JSON Lines");
+  return [arguments] { return repro(*arguments); };
+}
+
+}  // namespace
+
+constinit const Verb repro_verb = {
+    "repro", "Reproduce a named bug of a serving engine, without a GPU",
+    "tokenview repro vllm-48429 --tp 4 --tokens 10\n"
+    "    which operation lost the tokens, what each rank held, which index will be out of range\n"
+    "tokenview repro vllm-48429 --repaired\n"
+    "    the same configuration with the repair: clean\n"
+    "tokenview repro --list\n"
+    "    all scenarios",
+    add_options};
+
+}  // namespace tokenview

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "verify/view_report.hpp"
+
+#include <algorithm>
+#include <ostream>
+
+#include "reference/program/error.hpp"
+
+namespace tokenview {
+
+std::string row_map(const NamedView& view) {
+  std::string map;
+  for (const ViewOps::Tensor& of_rank : view.by_rank) map += to_map(of_rank.rows);
+  return map;
+}
+
+void print_views(std::ostream& out, const ViewRunResult& result) {
+  std::size_t width = 0;
+  for (const NamedView& view : result.views) width = std::max(width, view.name.size());
+  for (const NamedView& view : result.views) {
+    out << view.name << std::string(width + 2 - view.name.size(), ' ') << row_map(view);
+    std::string sums, columns;
+    for (const ViewOps::Tensor& of_rank : view.by_rank) {
+      sums += (sums.empty() ? "" : "|") + to_string(of_rank.sum);
+      if (!of_rank.columns.all())
+        columns += (columns.empty() ? "" : ",") + text(of_rank.columns.begin, '/', of_rank.columns.of);
+    }
+    const bool complete = std::ranges::all_of(
+        view.by_rank, [](const ViewOps::Tensor& x) { return x.sum.is_complete(); });
+    if (!complete) out << "  " << sums;
+    if (!columns.empty()) out << "  columns " << columns;
+    out << '\n';
+  }
+}
+
+void print_findings(std::ostream& out, const ViewRunResult& result, std::size_t most) {
+  for (std::size_t i = 0; i < std::min(most, result.findings.size()); ++i)
+    out << (i == 0 ? "first finding  " : "               ") << to_string(result.findings[i]) << '\n';
+  if (result.findings.size() > most)
+    out << "               and " << plural(std::int64_t(result.findings.size() - most), "more finding")
+        << '\n';
+  if (!result.error.empty()) out << "stopped        " << result.error << '\n';
+}
+
+ReportRecord finding_record(const Finding& finding) {
+  ReportRecord record{.kind = "finding"};
+  record.tap = finding.module;
+  record.rank = finding.at.world;
+  record.verdict = "finding";
+  record.more = {{"check", std::string(to_string(finding.kind))},
+                 {"operation", finding.operation},
+                 {"tensor", finding.tensor},
+                 {"expected", finding.expected},
+                 {"actual", finding.actual},
+                 {"first_bad_row", finding.first_bad_row},
+                 {"origin", finding.origin},
+                 {"tp", finding.at.tp},
+                 {"dp", finding.at.dp},
+                 {"pp", finding.at.pp}};
+  return record;
+}
+
+}  // namespace tokenview
