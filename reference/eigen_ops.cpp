@@ -261,6 +261,14 @@ typename EigenOps<S>::Ids EigenOps<S>::argmax(const Tensor& logits) const {
 }
 
 template <class S>
+typename EigenOps<S>::Ids EigenOps<S>::select(const Ids& ids,
+                                              const std::vector<std::int64_t>& rows) const {
+  Ids selected;
+  for (const std::int64_t row : rows) selected.push_back(ids.at(std::size_t(row)));
+  return selected;
+}
+
+template <class S>
 typename EigenOps<S>::Ids EigenOps<S>::next_ids(const Ids& ids, const Batch& batch,
                                                 const std::vector<std::int64_t>& rows,
                                                 const Ids& next) const {

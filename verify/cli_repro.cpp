@@ -27,17 +27,12 @@ struct ReproArguments {
 };
 
 ViewRunResult run_scenario(const Scenario& s, const ModelConfig& config, ProtocolId protocol_id) {
-  const ParallelPlan plan = plan_for(config, s.parallel, protocol_id);
-  const auto protocol = make_protocol<ViewRank>(plan);
-  ViewRun view_run{.config = config, .protocol = *protocol};
-  for (const auto& of_rank : parse_requests(s.requests, s.parallel.dp)) {
-    view_run.batches.push_back(batch_of(of_rank));
-    view_run.rejected.push_back(rejected_of(of_rank));
-  }
-  view_run.draft_steps = std::size_t(s.draft_steps);
-  view_run.target_runs = s.target_runs;
-  view_run.record_views = true;
-  return run_views(view_run);
+  return run_views({.config = config,
+                    .plan = plan_for(config, s.parallel, protocol_id),
+                    .inputs = inputs_of(parse_requests(s.requests, s.parallel.dp)),
+                    .draft_steps = std::size_t(s.draft_steps),
+                    .target_runs = s.target_runs},
+                   true);
 }
 
 /// The last named tensor of the module that a finding is in, to show what every rank held there.
@@ -99,7 +94,7 @@ Exit repro(const ReproArguments& arguments) {
   validate(config, s.parallel);
 
   const ViewRunResult result = run_scenario(s, config, s.protocol);
-  const bool clean = result.findings.empty() && result.error.empty();
+  const bool clean = result.clean();
   const bool as_expected = arguments.repaired ? clean
                            : as_told          ? !result.findings.empty() &&
                                                     s.expect.matches(result.findings.front())
@@ -122,7 +117,9 @@ Exit repro(const ReproArguments& arguments) {
                 << " first\n";
   }
   if (!as_expected) return Exit::scenario;
-  return clean ? Exit::match : Exit::difference;
+  return clean                        ? Exit::match
+         : result.collective_mismatch ? Exit::collective_mismatch
+                                      : Exit::difference;
 }
 
 std::function<Exit()> add_options(CLI::App& app) {

@@ -37,21 +37,17 @@ Exit run(const RunArguments& arguments) {
   const auto requests = parse_requests(arguments.requests, arguments.parallel.dp);
 
   const ParallelPlan plan = plan_for(config, arguments.parallel, asked);
-  const auto protocol = make_protocol<ViewRank>(plan);
-  ViewRun view_run{.config = config, .protocol = *protocol};
-  for (const auto& of_rank : requests) {
-    view_run.batches.push_back(batch_of(of_rank));
-    view_run.rejected.push_back(rejected_of(of_rank));
-  }
-  view_run.draft_steps = std::size_t(arguments.draft_steps);
-  view_run.target_runs = !arguments.correct_target;
-  view_run.record_views = true;
-  const ViewRunResult result = run_views(view_run);
+  const ViewRunResult result = run_views({.config = config,
+                                          .plan = plan,
+                                          .inputs = inputs_of(requests),
+                                          .draft_steps = std::size_t(arguments.draft_steps),
+                                          .target_runs = !arguments.correct_target},
+                                         true);
 
   if (arguments.format == OutputFormat::jsonl) {
     for (const Finding& finding : result.findings) std::cout << json_line(finding_record(finding)) << '\n';
     ReportRecord summary{.kind = "summary"};
-    summary.verdict = result.findings.empty() && result.error.empty() ? "match" : "finding";
+    summary.verdict = result.clean() ? "match" : "finding";
     summary.more = {{"findings", std::int64_t(result.findings.size())}};
     std::cout << json_line(summary) << '\n';
   } else {
@@ -63,7 +59,9 @@ Exit run(const RunArguments& arguments) {
     print_findings(std::cout, result);
     std::cout << plural(std::int64_t(result.findings.size()), "finding") << '\n';
   }
-  return result.findings.empty() && result.error.empty() ? Exit::match : Exit::difference;
+  return result.clean()               ? Exit::match
+         : result.collective_mismatch ? Exit::collective_mismatch
+                                      : Exit::difference;
 }
 
 std::function<Exit()> add_options(CLI::App& app) {

@@ -84,25 +84,28 @@ std::vector<std::vector<Request>> parse_requests(std::string_view input, std::in
   return ranks;
 }
 
-Batch batch_of(const std::vector<Request>& requests) {
-  Batch batch;
-  batch.query_start_loc.push_back(0);
-  for (std::size_t s = 0; s < requests.size(); ++s) {
-    for (std::int64_t i = 0; i < requests[s].tokens; ++i) {
-      batch.input_ids.push_back(std::int64_t(batch.input_ids.size()));
-      batch.positions.push_back(requests[s].context + i);
+std::vector<StepInputs> inputs_of(const std::vector<std::vector<Request>>& requests) {
+  std::vector<StepInputs> inputs;
+  for (const auto& of_rank : requests) {
+    StepInputs& rank = inputs.emplace_back();
+    const auto add_rows = [](Batch& batch, std::size_t slot, std::int64_t computed,
+                             std::int64_t rows) {
+      if (batch.query_start_loc.empty()) batch.query_start_loc.push_back(0);
+      for (std::int64_t i = 0; i < rows; ++i) {
+        batch.input_ids.push_back(std::int64_t(batch.input_ids.size()));
+        batch.positions.push_back(computed + i);
+      }
+      batch.query_start_loc.push_back(std::int32_t(batch.input_ids.size()));
+      batch.num_computed.push_back(std::int32_t(computed));
+      batch.slots.push_back(std::int32_t(slot));
+    };
+    for (std::size_t s = 0; s < of_rank.size(); ++s) {
+      add_rows(rank.context, s, 0, of_rank[s].context);
+      add_rows(rank.step, s, of_rank[s].context, of_rank[s].tokens);
+      rank.rejected.push_back(std::int32_t(of_rank[s].rejected));
     }
-    batch.query_start_loc.push_back(std::int32_t(batch.input_ids.size()));
-    batch.num_computed.push_back(std::int32_t(requests[s].context));
-    batch.slots.push_back(std::int32_t(s));
   }
-  return batch;
-}
-
-std::vector<std::int32_t> rejected_of(const std::vector<Request>& requests) {
-  std::vector<std::int32_t> rejected;
-  for (const Request& request : requests) rejected.push_back(std::int32_t(request.rejected));
-  return rejected;
+  return inputs;
 }
 
 }  // namespace tokenview

@@ -3,7 +3,7 @@
 #include <string_view>
 #include <vector>
 
-#include "reference/program/batch.hpp"
+#include "verify/parallel_run.hpp"
 
 namespace tokenview {
 
@@ -22,10 +22,7 @@ struct Request {
 /// drafts has v + 1 rows. Throws UsageError with the text, the place and what was expected.
 std::vector<std::vector<Request>> parse_requests(std::string_view text, std::int64_t dp);
 
-/// The flat batch of one rank's requests; ids are `id(row)`.
-Batch batch_of(const std::vector<Request>& requests);
-
-/// Rejected drafts of each request, as the drafter takes them.
-std::vector<std::int32_t> rejected_of(const std::vector<Request>& requests);
+/// The flat batches of each dp rank: a pass over the contexts, then the step. Ids count the rows.
+std::vector<StepInputs> inputs_of(const std::vector<std::vector<Request>>& requests);
 
 }  // namespace tokenview
