@@ -124,10 +124,6 @@ class EigenOps {
   Tensor index_rows(const Tensor& x, const std::vector<std::int64_t>& rows) const;
   Ids argmax(const Tensor& logits) const;
   Ids select(const Ids& ids, const std::vector<std::int64_t>& rows) const;
-  /// The rows of a batch, [T, width]: what a symbolic run is fed. Numbers cannot be made up.
-  Tensor rows_of(const Batch&, std::int64_t) const {
-    throw UsageError("a correct target's rows can be assumed in a symbolic run only");
-  }
   /// `ids` shifted left by one inside each sequence of the batch; then rows[i] gets next[i].
   Ids next_ids(const Ids& ids, const Batch& batch, const std::vector<std::int64_t>& rows,
                const Ids& next) const;

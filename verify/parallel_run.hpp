@@ -95,10 +95,11 @@ void run_parallel(const ParallelRun& run, const WeightSource& source, OpsOf ops_
       }
     }
     rank.taps = observer;
-    const auto hidden =
-        run.target_runs
-            ? forward(rank, *protocol, weights, run.config, shapes, state, mine.step)
-            : ops.rows_of(mine.step, run.config.hidden_size);
+    const auto hidden = [&] {
+      if constexpr (requires { ops.rows_of(mine.step, run.config.hidden_size); })
+        if (!run.target_runs) return ops.rows_of(mine.step, run.config.hidden_size);
+      return forward(rank, *protocol, weights, run.config, shapes, state, mine.step);
+    }();
     const SampleRows sampled = sample_rows(mine.step, mine.rejected);
     const auto logits = compute_logits(rank, weights, run.config, hidden);
     if (observer != nullptr) observer->lm_head(logits);

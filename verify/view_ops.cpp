@@ -355,6 +355,19 @@ ViewOps::Ids ViewOps::argmax(const Tensor& logits) const {
   return {logits.rows};
 }
 
+ViewOps::Ids ViewOps::select(const Ids& ids, const std::vector<std::int64_t>& rows) const {
+  Ids selected;
+  for (const std::int64_t row : rows) selected.rows.append(ids.rows.at(row));
+  return selected;
+}
+
+ViewOps::Tensor ViewOps::rows_of(const Batch& batch, std::int64_t width) const {
+  Tensor x;
+  x.rows = expected(batch);
+  x.width = width;
+  return x;
+}
+
 ViewOps::Ids ViewOps::next_ids(const Ids& ids, const Batch&, const std::vector<std::int64_t>&,
                                const Ids&) const {
   return ids;

@@ -100,6 +100,9 @@ class ViewOps {
   /// index is a finding as well.
   Tensor index_rows(const Tensor& x, const std::vector<std::int64_t>& rows) const;
   Ids argmax(const Tensor& logits) const;
+  Ids select(const Ids& ids, const std::vector<std::int64_t>& rows) const;
+  /// The rows of a batch, full and complete: a correct target's.
+  Tensor rows_of(const Batch& batch, std::int64_t width) const;
   Ids next_ids(const Ids& ids, const Batch& batch, const std::vector<std::int64_t>& rows,
                const Ids& next) const;
 
