@@ -8,6 +8,7 @@
 #include "tokenview_version.hpp"
 #include "verify/check_report.hpp"
 #include "verify/cli.hpp"
+#include "verify/cli_matrix.hpp"
 #include "verify/cli_options.hpp"
 #include "verify/golden_file.hpp"
 #include "verify/data_folder.hpp"
@@ -25,6 +26,7 @@ constexpr Choice<GdnForm> gdn_forms[] = {{"recurrent", GdnForm::recurrent},
                                          {"chunked", GdnForm::chunked}};
 
 struct CheckArguments {
+  bool matrix = false;
   std::vector<std::string> goldens;
   std::string only;
   CheckOptions options;
@@ -246,9 +248,43 @@ std::function<Exit()> add_options(CLI::App& app) {
       "Ids that differ within the margin of their scores are no failure in a float32 file");
   add_choice(app, "--format", arguments->format, output_formats,
              "Lines for people (default) or JSON Lines with every tap");
-  return [arguments] {
+  const auto matrix = std::make_shared<MatrixArguments>();
+  app.add_option_function<std::string>(
+         "--matrix",
+         [arguments, matrix](const std::string& word) {
+           if (word != "quick" && word != "full" && word != "true")
+             throw CLI::ValidationError("--matrix", "'" + word + "' is neither quick nor full");
+           arguments->matrix = true;
+           matrix->quick = word != "full";
+         },
+         "Every parallel configuration of the files on simulated ranks, numbers and views")
+      ->type_name("quick|full")
+      ->expected(0, 1)
+      ->default_str("quick");
+  app.add_option("--tp", matrix->tp, "Matrix: these tensor parallel degrees alone")
+      ->type_name("N")
+      ->delimiter(',');
+  app.add_option("--dp", matrix->dp, "Matrix: these data parallel degrees alone")
+      ->type_name("N")
+      ->delimiter(',');
+  app.add_option("--protocol", matrix->protocols, "Matrix: these protocols alone")
+      ->type_name("S|A|B|C|D")
+      ->delimiter(',');
+  app.add_option("--case", matrix->cases, "Matrix: these cases alone")
+      ->type_name("CASE")
+      ->delimiter(',');
+  return [arguments, matrix] {
     catch_interrupts();
-    return CheckRun(*arguments).run();
+    if (!arguments->matrix) return CheckRun(*arguments).run();
+    for (const std::string& argument :
+         arguments->goldens.empty()
+             ? std::vector{default_data_folder("golden", ".h5", build::data_dir)}
+             : arguments->goldens)
+      for (std::string& file : golden_files(argument)) matrix->goldens.push_back(std::move(file));
+    matrix->num_threads = arguments->options.num_threads;
+    matrix->verbosity = arguments->verbosity;
+    matrix->format = arguments->format;
+    return run_matrix_check(*matrix);
   };
 }
 

@@ -39,7 +39,8 @@ ViewRunResult run_scenario(const Scenario& s, const ModelConfig& config, Protoco
 const NamedView* view_at(const ViewRunResult& result, const Finding& finding) {
   const NamedView* found = nullptr;
   for (const NamedView& view : result.views)
-    if (!finding.module.empty() && view.name.find(finding.module) != std::string::npos) found = &view;
+    if (!finding.module.empty() && view.name.find(finding.module) != std::string::npos)
+      found = &view;
   return found;
 }
 
@@ -95,10 +96,10 @@ Exit repro(const ReproArguments& arguments) {
 
   const ViewRunResult result = run_scenario(s, config, s.protocol);
   const bool clean = result.clean();
-  const bool as_expected = arguments.repaired ? clean
-                           : as_told          ? !result.findings.empty() &&
-                                                    s.expect.matches(result.findings.front())
-                                              : !clean;
+  const bool as_expected =
+      arguments.repaired ? clean
+      : as_told          ? !result.findings.empty() && s.expect.matches(result.findings.front())
+                         : !clean;
   if (arguments.format == OutputFormat::jsonl) {
     for (const Finding& finding : result.findings)
       std::cout << json_line(finding_record(finding)) << '\n';
@@ -112,8 +113,8 @@ Exit repro(const ReproArguments& arguments) {
     if (!as_expected)
       std::cout << "the scenario expects "
                 << (arguments.repaired ? std::string("no finding")
-                                       : text("a finding of ", s.expect.check, " at ", s.expect.module,
-                                              ' ', s.expect.operation))
+                                       : text("a finding of ", s.expect.check, " at ",
+                                              s.expect.module, ' ', s.expect.operation))
                 << " first\n";
   }
   if (!as_expected) return Exit::scenario;
@@ -131,8 +132,10 @@ std::function<Exit()> add_options(CLI::App& app) {
   app.add_flag("--with-target", arguments->with_target,
                "Run the target under the same protocol instead of feeding correct rows");
   app.add_flag("--views", arguments->show_views, "Print the rows of every rank at every point");
-  add_number(app, "--tp", arguments->tp, std::int64_t{1}, std::int64_t{32}, "Tensor parallel ranks");
-  app.add_option("--tokens,--requests", arguments->requests, "Rows, as for run")->type_name("REQUESTS");
+  add_number(app, "--tp", arguments->tp, std::int64_t{1}, std::int64_t{32},
+             "Tensor parallel ranks");
+  app.add_option("--tokens,--requests", arguments->requests, "Rows, as for run")
+      ->type_name("REQUESTS");
   add_choice(app, "--format", arguments->format, output_formats,
              "Lines for people (default) or JSON Lines");
   return [arguments] { return repro(*arguments); };

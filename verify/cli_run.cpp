@@ -30,10 +30,12 @@ Exit run(const RunArguments& arguments) {
   validate(config, arguments.parallel);
   if (arguments.parallel.pp > 1)
     throw UsageError("--pp: pipeline stages are not simulated, expected 1");
-  if (asked != ProtocolId::S && !(arguments.parallel.tp > 1 && arguments.parallel.enable_expert_parallel))
+  if (asked != ProtocolId::S &&
+      !(arguments.parallel.tp > 1 && arguments.parallel.enable_expert_parallel))
     throw UsageError(text("--protocol ", arguments.protocol,
                           ": sequence-parallel MoE needs --tp over 1 and --ep, found --tp ",
-                          arguments.parallel.tp, arguments.parallel.enable_expert_parallel ? " --ep" : ""));
+                          arguments.parallel.tp,
+                          arguments.parallel.enable_expert_parallel ? " --ep" : ""));
   const auto requests = parse_requests(arguments.requests, arguments.parallel.dp);
 
   const ParallelPlan plan = plan_for(config, arguments.parallel, asked);
@@ -45,7 +47,8 @@ Exit run(const RunArguments& arguments) {
                                          true);
 
   if (arguments.format == OutputFormat::jsonl) {
-    for (const Finding& finding : result.findings) std::cout << json_line(finding_record(finding)) << '\n';
+    for (const Finding& finding : result.findings)
+      std::cout << json_line(finding_record(finding)) << '\n';
     ReportRecord summary{.kind = "summary"};
     summary.verdict = result.clean() ? "match" : "finding";
     summary.more = {{"findings", std::int64_t(result.findings.size())}};
@@ -66,13 +69,16 @@ Exit run(const RunArguments& arguments) {
 
 std::function<Exit()> add_options(CLI::App& app) {
   const auto arguments = std::make_shared<RunArguments>();
-  app.add_option("--model", arguments->model, "Preset, config.json, golden file or checkpoint folder")
+  app.add_option("--model", arguments->model,
+                 "Preset, config.json, golden file or checkpoint folder")
       ->type_name("MODEL");
   app.add_option("--protocol", arguments->protocol,
                  "Token layout: S (sequence parallelism off), A, B, C or D")
       ->type_name("S|A|B|C|D");
-  add_number(app, "--tp", arguments->parallel.tp, std::int64_t{1}, max_degree, "Tensor parallel ranks");
-  add_number(app, "--dp", arguments->parallel.dp, std::int64_t{1}, max_degree, "Data parallel ranks");
+  add_number(app, "--tp", arguments->parallel.tp, std::int64_t{1}, max_degree,
+             "Tensor parallel ranks");
+  add_number(app, "--dp", arguments->parallel.dp, std::int64_t{1}, max_degree,
+             "Data parallel ranks");
   add_number(app, "--pp", arguments->parallel.pp, std::int64_t{1}, max_degree, "Pipeline stages");
   app.add_flag("--ep,--enable-expert-parallel", arguments->parallel.enable_expert_parallel,
                "Whole experts a rank");

@@ -14,8 +14,8 @@ namespace tokenview {
 template <class Ops>
 using SimRank = Rank<Ops, SimComm<Ops>>;
 
-/// What one data-parallel rank is given: tokens processed before the step, the step, and where known
-/// the tokens that follow the context.
+/// What one data-parallel rank is given: tokens processed before the step, the step, and where
+/// known the tokens that follow the context.
 struct StepInputs {
   Batch context = {};  // without rows for a prefill
   Batch step;
@@ -52,9 +52,9 @@ inline void exchange_row_counts(std::vector<Batch*> batches) {
   }
 }
 
-/// Runs the program on every rank of the world with `ops_of(coordinates)`; `observer_of(coordinates)`
-/// may be null. The target's logits are computed for all rows, as golden files have them. Throws the
-/// first error of a rank.
+/// Runs the program on every rank of the world with `ops_of(coordinates)`;
+/// `observer_of(coordinates)` may be null. The target's logits are computed for all rows, as golden
+/// files have them. Throws the first error of a rank.
 template <class Ops, class OpsOf, class ObserverOf>
 void run_parallel(const ParallelRun& run, const WeightSource& source, OpsOf ops_of,
                   ObserverOf observer_of) {
@@ -74,16 +74,17 @@ void run_parallel(const ParallelRun& run, const WeightSource& source, OpsOf ops_
   mesh.run(ops_of, [&](SimComms<Ops>& comms) {
     const Ops& ops = ops_of(comms.at);
     SimRank<Ops> rank(ops, comms.tp, comms.dp, comms.ep);
-    const auto weights = WeightLoader<Ops>(ops, source, run.config,
-                                           placement_of(run.plan, comms.at.tp, comms.at.ep))
-                             .model();
+    const auto weights =
+        WeightLoader<Ops>(ops, source, run.config, placement_of(run.plan, comms.at.tp, comms.at.ep))
+            .model();
     const RankShapes shapes = rank_shapes(run.config, comms.at.tp, run.plan.parallel.tp);
     auto state = empty_state(ops, run.config, shapes);
     const StepInputs& mine = inputs[std::size_t(comms.at.dp)];
     RankObserver<Ops>* const observer = observer_of(comms.at);
 
     if (any_context) {
-      const auto hidden = forward(rank, *protocol, weights, run.config, shapes, state, mine.context);
+      const auto hidden =
+          forward(rank, *protocol, weights, run.config, shapes, state, mine.context);
       if (run.draft_steps > 0) {
         const SampleRows last = sample_rows(mine.context);
         std::vector<std::int64_t> firsts;

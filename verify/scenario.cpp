@@ -145,8 +145,8 @@ const Scenario& find_scenario(const std::vector<Scenario>& scenarios, const std:
       if (lower(alias) == lower(name)) return scenario;
     }
   }
-  throw UsageError(text("no scenario \"", name, '"', suggestion(name, names),
-                        "; repro --list shows all"));
+  throw UsageError(
+      text("no scenario \"", name, '"', suggestion(name, names), "; repro --list shows all"));
 }
 
 }  // namespace tokenview

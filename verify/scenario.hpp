@@ -22,8 +22,8 @@ struct ExpectedFinding {
   bool matches(const Finding& finding) const;
 };
 
-/// A real bug, told so that it can be run: the smallest configuration, what must be found first, and
-/// the variant that is right. Files in data/scenarios; schema in docs/scenario-schema.json.
+/// A real bug, told so that it can be run: the smallest configuration, what must be found first,
+/// and the variant that is right. Files in data/scenarios; schema in docs/scenario-schema.json.
 struct Scenario {
   std::string name;  // repository and number of its first reference: "vllm-48429"
   std::vector<std::string> aliases;

@@ -25,13 +25,13 @@ void ViewOps::find(FindingKind kind, const char* operation, const char* tensor,
                    std::int32_t origin) const {
   findings_->push_back({at_, kind, operation, module_ == nullptr ? "" : module_->str(), tensor,
                         std::move(expected_view), std::move(actual), first_bad_row,
-                        origin < 0 ? "" : origins_[std::size_t(origin)], order_});
+                        origin < 0 ? "" : (*origins_)[std::size_t(origin)], order_});
 }
 
 void ViewOps::made_by(Tensor& x, const char* op, const std::string& group) const {
   // A sum and a join keep, or complete, the rows; what scatters them cut its parts a moment ago.
   if (!std::string_view(op).starts_with("reduce_scatter") || x.origin < 0) return;
-  std::string& origin = origins_[std::size_t(x.origin)];
+  std::string& origin = (*origins_)[std::size_t(x.origin)];
   if (origin == text("chunk in ", module_ == nullptr ? "" : module_->str()))
     origin = text(op, " over ", group, origin.substr(std::string("chunk").size()));
 }
@@ -39,8 +39,8 @@ void ViewOps::made_by(Tensor& x, const char* op, const std::string& group) const
 /// Rows that are not full any more: remembers what made them so, until they are full again.
 void ViewOps::note_rows(Tensor& x, const std::string& what) const {
   if (x.origin >= 0) return;
-  x.origin = std::int32_t(origins_.size());
-  origins_.push_back(text(what, " in ", module_ == nullptr ? "" : module_->str()));
+  x.origin = std::int32_t(origins_->size());
+  origins_->push_back(text(what, " in ", module_ == nullptr ? "" : module_->str()));
 }
 
 void ViewOps::require_complete(const char* operation, const char* tensor, const Tensor& x) const {

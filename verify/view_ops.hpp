@@ -23,7 +23,7 @@ class ViewOps {
   /// A view and the number of columns that this rank holds.
   struct Tensor : TokenView {
     std::int64_t width = 0;
-    std::int32_t origin = -1;  // what took its rows away from full; -1: full, or never known
+    std::int32_t origin = -1;  // in the origins of the run; -1: its rows are full, or always were so
   };
   struct Ids {
     Rows rows;
@@ -46,9 +46,11 @@ class ViewOps {
     std::vector<std::vector<Rows>> after_row;  // of the last pass, where the batch asked to keep it
   };
 
-  /// Findings go to `findings`, in program order of this rank.
-  ViewOps(const RankCoordinates& at, std::vector<Finding>& findings, std::int32_t step = 0)
-      : at_(at), findings_(&findings), step_(step) {}
+  /// Findings go to `findings`, in program order of this rank. `origins` is shared by all ranks of
+  /// a run: what took rows away from full, which tensors carry from rank to rank.
+  ViewOps(const RankCoordinates& at, std::vector<Finding>& findings,
+          std::vector<std::string>& origins, std::int32_t step = 0)
+      : at_(at), findings_(&findings), origins_(&origins), step_(step) {}
 
   void locate(const ModulePath& module) const { module_ = &module; }
   /// Told by a communicator of each result that it made.
@@ -137,9 +139,9 @@ class ViewOps {
 
   RankCoordinates at_;
   std::vector<Finding>* findings_;
+  std::vector<std::string>* origins_;
   std::int32_t step_;
   mutable const ModulePath* module_ = nullptr;
-  mutable std::vector<std::string> origins_;  // "reduce_scatter over tp in mtp.layers.0"
   mutable std::int64_t order_ = 0;                // operations so far
 };
 

@@ -23,7 +23,8 @@ void print_views(std::ostream& out, const ViewRunResult& result) {
     for (const ViewOps::Tensor& of_rank : view.by_rank) {
       sums += (sums.empty() ? "" : "|") + to_string(of_rank.sum);
       if (!of_rank.columns.all())
-        columns += (columns.empty() ? "" : ",") + text(of_rank.columns.begin, '/', of_rank.columns.of);
+        columns +=
+            (columns.empty() ? "" : ",") + text(of_rank.columns.begin, '/', of_rank.columns.of);
     }
     const bool complete = std::ranges::all_of(
         view.by_rank, [](const ViewOps::Tensor& x) { return x.sum.is_complete(); });
@@ -35,10 +36,11 @@ void print_views(std::ostream& out, const ViewRunResult& result) {
 
 void print_findings(std::ostream& out, const ViewRunResult& result, std::size_t most) {
   for (std::size_t i = 0; i < std::min(most, result.findings.size()); ++i)
-    out << (i == 0 ? "first finding  " : "               ") << to_string(result.findings[i]) << '\n';
-  if (result.findings.size() > most)
-    out << "               and " << plural(std::int64_t(result.findings.size() - most), "more finding")
+    out << (i == 0 ? "first finding  " : "               ") << to_string(result.findings[i])
         << '\n';
+  if (result.findings.size() > most)
+    out << "               and "
+        << plural(std::int64_t(result.findings.size() - most), "more finding") << '\n';
   if (!result.error.empty()) out << "stopped        " << result.error << '\n';
 }
 

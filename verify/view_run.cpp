@@ -32,7 +32,9 @@ class ViewRecorder final : public RankObserver<ViewOps> {
     views.emplace_back(pass_ + module.str("weights"), rows);
     views.emplace_back(pass_ + module.str("ids"), rows);
   }
-  void lm_head(const ViewOps::Tensor& logits) override { views.emplace_back("target/lm_head", logits); }
+  void lm_head(const ViewOps::Tensor& logits) override {
+    views.emplace_back("target/lm_head", logits);
+  }
   void before_step(std::size_t step, ViewOps::Ids&, const Batch&) override {
     pass_ = text("step", step, '/');
   }
@@ -51,9 +53,10 @@ ViewRunResult run_views(const ParallelRun& run, bool record_views) {
   const auto world = std::size_t(parallel.world_size());
   std::vector<std::vector<Finding>> findings(world);
   std::vector<ViewRecorder> recorders(world);
+  std::vector<std::string> origins;
   std::vector<ViewOps> ops;
   for (std::size_t rank = 0; rank < world; ++rank)
-    ops.emplace_back(coordinates_of(std::int64_t(rank), parallel), findings[rank]);
+    ops.emplace_back(coordinates_of(std::int64_t(rank), parallel), findings[rank], origins);
 
   ViewRunResult result;
   try {

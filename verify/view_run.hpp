@@ -17,7 +17,7 @@ struct NamedView {
 struct ViewRunResult {
   std::vector<Finding> findings;  // in program order; the first is the cause of the others
   std::vector<NamedView> views;   // in program order
-  std::string error;              // what stopped the run: shapes that a kernel refuses; empty: nothing
+  std::string error;  // what stopped the run: shapes that a kernel refuses; empty: nothing
   bool collective_mismatch = false;  // the error is one between ranks
 
   bool clean() const { return findings.empty() && error.empty(); }

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <string>
+#include <vector>
+
+#include "verify/cli.hpp"
+#include "verify/cli_options.hpp"
+
+namespace tokenview {
+
+/// What `check --matrix` was asked for.
+struct MatrixArguments {
+  bool quick = true;
+  std::vector<std::string> goldens;  // files
+  std::vector<std::int64_t> tp, dp;  // empty: all
+  std::vector<std::string> protocols, cases;
+  int num_threads = 1;
+  int verbosity = 0;
+  OutputFormat format = OutputFormat::text;
+};
+
+/// Runs every parallel configuration of the golden files on simulated ranks, with numbers and with
+/// views. Exit::match: every verdict is as expected.
+Exit run_matrix_check(const MatrixArguments& arguments);
+
+}  // namespace tokenview

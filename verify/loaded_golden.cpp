@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "verify/loaded_golden.hpp"
+
+#include <filesystem>
+
+#include "reference/program/config_json.hpp"
+#include "reference/program/error.hpp"
+
+namespace tokenview {
+
+LoadedGolden::LoadedGolden(const std::string& path)
+    : path_(path), name_(std::filesystem::path(path).stem().string()) {
+  const GoldenFile file = GoldenFile::open(path);
+  dtype_ = file.dtype();
+  config_ = read_config_json(file.config_json(), path + ":/config").config;
+  require_arithmetic(config_);
+  for (const auto& [name, shape] : file.weight_shapes())
+    weights_.emplace(name, file.weight(name, shape));
+  for (const std::string& name : file.case_names()) {
+    Case& loaded = cases_[name];
+    loaded.inputs = file.inputs(name, config_.vocab_size);
+    loaded.draft_steps = file.mtp_step_count(name);
+    for (const std::string& tap : file.tap_names(name))
+      if (GoldenFile::holds_ids(tap))
+        loaded.ids.emplace("target/" + tap, file.tap_ids(name, tap));
+      else
+        loaded.taps.emplace("target/" + tap, file.tap(name, tap));
+    for (std::int64_t step = 0; step < loaded.draft_steps; ++step)
+      for (const std::string& tap : file.mtp_tap_names(name, step))
+        if (GoldenFile::holds_ids(tap))
+          loaded.ids.emplace(text("step", step, '/', tap), file.mtp_ids(name, step, tap));
+        else
+          loaded.taps.emplace(text("step", step, '/', tap), file.mtp_tap(name, step, tap));
+  }
+}
+
+HostTensor LoadedGolden::weight(const std::string& name,
+                                const std::vector<std::int64_t>& shape) const {
+  const auto found = weights_.find(name);
+  if (found == weights_.end())
+    throw FileError(text(path_, ":", GoldenFile::weight_path(name), ": no such weight"));
+  if (found->second.shape != shape)
+    throw FileError(text(path_, ":", GoldenFile::weight_path(name), ": shape is ",
+                         to_string(found->second.shape), ", expected ", to_string(shape)));
+  return found->second;
+}
+
+}  // namespace tokenview

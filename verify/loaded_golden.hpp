@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <map>
+#include <string>
+#include <vector>
+
+#include "reference/program/config.hpp"
+#include "verify/golden_file.hpp"
+
+namespace tokenview {
+
+/// A golden file in memory, for many runs against it at once: after loading, any number of threads
+/// may read it.
+class LoadedGolden final : public WeightSource {
+ public:
+  struct Case {
+    GoldenInputs inputs;
+    std::int64_t draft_steps = 0;
+    std::map<std::string, HostTensor> taps;  // "target/model.norm", "step1/mtp.fc"
+    std::map<std::string, IntegerTensor> ids;
+  };
+
+  /// Reads everything. Throws FileError or ConfigError as GoldenFile and read_config_json().
+  explicit LoadedGolden(const std::string& path);
+
+  const std::string& name() const { return name_; }  // without folder and .h5
+  DType dtype() const { return dtype_; }
+  const ModelConfig& config() const { return config_; }
+  const std::map<std::string, Case>& cases() const { return cases_; }
+
+  bool contains(const std::string& name) const override { return weights_.contains(name); }
+  HostTensor weight(const std::string& name, const std::vector<std::int64_t>& shape) const override;
+
+ private:
+  std::string path_, name_;
+  DType dtype_ = DType::float32;
+  ModelConfig config_;
+  std::map<std::string, HostTensor> weights_;
+  std::map<std::string, Case> cases_;
+};
+
+}  // namespace tokenview

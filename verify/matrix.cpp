@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "verify/matrix.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <exception>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <thread>
+
+#include "reference/program/error.hpp"
+#include "verify/golden_case.hpp"
+
+namespace tokenview {
+namespace {
+
+using Ops = EigenOps<float>;
+
+/// Keeps the taps of one rank by name.
+class TapRecorder final : public RankObserver<Ops> {
+ public:
+  std::map<std::string, Matrix<float>> taps;
+  std::map<std::string, Ops::Routing::Ids> ids;
+
+  void tensor(const ModulePath& module, const char* leaf, Matrix<float>& value) override {
+    taps[pass_ + module.str(leaf)] = value;
+  }
+  void routing(const ModulePath& module, Ops::Routing& value) override {
+    taps[pass_ + module.str("weights")] = value.weights;
+    ids[pass_ + module.str("ids")] = value.ids;
+  }
+  void lm_head(const Matrix<float>& logits) override { taps["target/lm_head"] = logits; }
+  void before_step(std::size_t step, std::vector<std::int64_t>& next, const Batch&) override {
+    pass_ = text("step", step, '/');
+    Ops::Routing::Ids column(std::int64_t(next.size()), 1);
+    std::copy(next.begin(), next.end(), column.data());
+    ids[pass_ + "input_ids"] = column;
+  }
+  void after_step(std::size_t, const Matrix<float>& logits) override {
+    taps[pass_ + "logits"] = logits;
+  }
+
+ private:
+  std::string pass_ = "target/";
+};
+
+/// The golden's columns that a rank's block of a tap holds.
+std::vector<std::int64_t> columns_of(const std::string& tap, const ColumnBlock& block,
+                                     std::int64_t width, const ModelConfig& config) {
+  std::vector<std::int64_t> columns;
+  const auto add = [&](std::int64_t begin, std::int64_t extent) {
+    const std::int64_t share = extent / block.of;
+    for (std::int64_t c = begin + block.begin * share; c < begin + block.end * share; ++c)
+      columns.push_back(c);
+  };
+  if (tap.ends_with("in_proj_qkv")) {  // three segments, each cut by itself
+    add(0, config.key_dim());
+    add(config.key_dim(), config.key_dim());
+    add(2 * config.key_dim(), config.value_dim());
+  } else {
+    add(0, width);
+  }
+  return columns;
+}
+
+/// A golden tap's row of a token of the step; draft steps after the first have a row a sequence.
+std::int64_t golden_row(const RowRun& row, const GoldenInputs& inputs, std::int64_t draft_step) {
+  if (draft_step <= 0) return row.first;
+  for (std::int64_t s = 0; s < inputs.num_sequences(); ++s)
+    if (inputs.query_start_loc[std::size_t(s) + 1] - 1 == row.first) return s;
+  return -1;
+}
+
+class Comparer {
+ public:
+  Comparer(const ModelConfig& config, const MatrixEntry& entry,
+           const std::vector<const LoadedGolden::Case*>& cases, MatrixResult& result)
+      : config_(config), entry_(entry), cases_(cases), result_(result) {}
+
+  void compare(const ViewRunResult& views, const std::vector<TapRecorder>& taps) {
+    for (const NamedView& view : views.views)
+      for (std::int64_t dp = 0; dp < entry_.parallel.dp; ++dp) compare_tap(view, taps, dp);
+  }
+
+ private:
+  void compare_tap(const NamedView& view, const std::vector<TapRecorder>& taps, std::int64_t dp) {
+    const std::size_t slash = view.name.find('/');
+    const std::string pass = view.name.substr(0, slash), tap = view.name.substr(slash + 1);
+    const std::int64_t step = pass == "target" ? -1 : std::stoll(pass.substr(4));
+    const LoadedGolden::Case& golden_case = *cases_[std::size_t(dp)];
+    const GoldenInputs& inputs = golden_case.inputs;
+    if (tap.ends_with(".ids")) {
+      compare_ids(view, taps, dp, step);
+      return;
+    }
+    const auto in_golden = golden_case.taps.find(view.name);
+    if (in_golden == golden_case.taps.end()) {
+      fail(view.name, "the golden has no such tap");
+      return;
+    }
+    const HostTensor& trusted = in_golden->second;
+    const std::int64_t rows = trusted.rows(), cols = trusted.cols();
+
+    // Every rank of this dp rank alone where its value is complete; together where it is a summand.
+    std::set<std::int64_t> partial_ranks;
+    Matrix<double> sum = Matrix<double>::Zero(rows, cols);
+    for (std::size_t rank = 0; rank < view.by_rank.size(); ++rank) {
+      const RankCoordinates at = coordinates_of(std::int64_t(rank), entry_.parallel);
+      if (at.dp != dp) continue;
+      const ViewOps::Tensor& held = view.by_rank[rank];
+      const auto found = taps[rank].taps.find(view.name);
+      if (found == taps[rank].taps.end()) continue;
+      const Matrix<float>& values = found->second;
+      const auto columns = columns_of(tap, held.columns, cols, config_);
+      if (values.rows() != held.rows.size() || values.cols() != std::int64_t(columns.size())) {
+        fail(view.name, text("rank ", rank, " has [", values.rows(), ", ", values.cols(),
+                             "], its view says [", held.rows.size(), ", ", columns.size(), "]"));
+        continue;
+      }
+      std::vector<float> mine, golden;
+      for (std::int64_t r = 0; r < held.rows.size(); ++r) {
+        const RowRun row = held.rows.at(r);
+        if (row.kind != RowKind::token || row.dp != dp) continue;
+        const std::int64_t at_row = golden_row(row, inputs, step);
+        if (at_row < 0 || at_row >= rows) {
+          fail(view.name, text("rank ", rank, " row ", r, " has no row in the golden"));
+          continue;
+        }
+        for (std::size_t c = 0; c < columns.size(); ++c) {
+          mine.push_back(values(r, std::int64_t(c)));
+          golden.push_back(trusted.values[std::size_t(at_row * cols + columns[c])]);
+          if (held.sum.is_partial()) sum(at_row, columns[c]) += double(values(r, std::int64_t(c)));
+        }
+      }
+      if (held.sum.is_partial())
+        partial_ranks.insert(std::int64_t(rank));
+      else
+        judge(view.name, mine, golden, std::int64_t(columns.size()));
+    }
+    if (partial_ranks.empty()) return;
+    if (std::int64_t(partial_ranks.size()) != entry_.parallel.tp) return;  // seen as a finding
+    std::vector<float> mine;
+    for (Eigen::Index i = 0; i < sum.size(); ++i) mine.push_back(float(sum.data()[i]));
+    judge(view.name, mine, trusted.values, cols);
+  }
+
+  void compare_ids(const NamedView& view, const std::vector<TapRecorder>& taps, std::int64_t dp,
+                   std::int64_t step) {
+    const LoadedGolden::Case& golden_case = *cases_[std::size_t(dp)];
+    const auto in_golden = golden_case.ids.find(view.name);
+    if (in_golden == golden_case.ids.end()) {
+      fail(view.name, "the golden has no such ids");
+      return;
+    }
+    const IntegerTensor& trusted = in_golden->second;
+    for (std::size_t rank = 0; rank < view.by_rank.size(); ++rank) {
+      if (coordinates_of(std::int64_t(rank), entry_.parallel).dp != dp) continue;
+      const auto found = taps[rank].ids.find(view.name);
+      if (found == taps[rank].ids.end()) continue;
+      const auto& ids = found->second;
+      const Rows& held = view.by_rank[rank].rows;
+      for (std::int64_t r = 0; r < std::min<std::int64_t>(held.size(), ids.rows()); ++r) {
+        const RowRun row = held.at(r);
+        if (row.kind != RowKind::token || row.dp != dp) continue;  // ids of pads are arbitrary
+        const std::int64_t at_row = golden_row(row, golden_case.inputs, step);
+        if (at_row < 0) continue;
+        for (std::int64_t j = 0; j < ids.cols(); ++j)
+          if (ids(r, j) != trusted.values[std::size_t(at_row * ids.cols() + j)]) {
+            fail(view.name, text("rank ", rank, " row ", r, ": ids differ"));
+            return;
+          }
+      }
+      result_.values += ids.size();
+    }
+    result_.taps += 1;
+  }
+
+  void judge(const std::string& name, const std::vector<float>& mine,
+             const std::vector<float>& golden, std::int64_t columns) {
+    if (mine.empty()) return;
+    const Comparison comparison = tokenview::compare(std::span<const float>(mine), golden);
+    const Bound bound = float32_bound(comparison, columns);
+    result_.taps += 1;
+    result_.values += comparison.count;
+    if (!bound.holds()) ++result_.failed;
+    if (bound.ratio() > result_.worst.ratio() || result_.worst_tap.empty()) {
+      result_.worst = bound;
+      result_.worst_tap = name;
+    }
+  }
+
+  void fail(const std::string& name, std::string problem) {
+    if (result_.failed++ == 0) result_.problem = name + ": " + std::move(problem);
+  }
+
+  const ModelConfig& config_;
+  const MatrixEntry& entry_;
+  const std::vector<const LoadedGolden::Case*>& cases_;
+  MatrixResult& result_;
+};
+
+/// B and C infer a shard from its row count, and cannot at T = 1; B leaves the MTP's output a
+/// shard. Source: vllm issue 50681, pull request 48429.
+bool known_to_fail(const ParallelPlan& plan, const std::vector<const LoadedGolden::Case*>& cases,
+                   bool drafts) {
+  const bool scatters = std::ranges::any_of(plan.scatters, [](bool layer) { return layer; });
+  if (plan.protocol != ProtocolId::B && plan.protocol != ProtocolId::C) return false;
+  if (plan.protocol == ProtocolId::B && plan.mtp_scatters && drafts) return true;
+  return scatters && std::ranges::any_of(cases, [](const LoadedGolden::Case* of_rank) {
+           return of_rank->inputs.num_tokens() == 1 || of_rank->inputs.context_ids.size() == 1;
+         });
+}
+
+}  // namespace
+
+std::string MatrixEntry::name() const {
+  std::string joined_cases;
+  for (const std::string& of_rank : cases)
+    joined_cases += (joined_cases.empty() ? "" : "+") + of_rank;
+  return text(file, ' ', joined_cases, ' ', to_string(protocol), " tp=", parallel.tp,
+              " dp=", parallel.dp, parallel.enable_expert_parallel ? " ep" : "");
+}
+
+std::vector<MatrixEntry> matrix_of(const LoadedGolden& golden, bool quick) {
+  const ModelConfig& config = golden.config();
+  std::vector<std::string> cases;
+  for (const auto& [name, unused] : golden.cases()) cases.push_back(name);
+  std::vector<std::int64_t> degrees;
+  for (const std::int64_t tp : {1, 2, 3, 4, 8}) {
+    try {
+      validate(config, {.tp = tp});
+      degrees.push_back(tp);
+    } catch (const ConfigError&) {  // a degree that this model's sizes refuse
+    }
+  }
+  if (quick) {
+    if (degrees.size() > 3) degrees.erase(degrees.begin() + 1, degrees.end() - 2);
+    if (cases.size() > 2) cases = {cases.front(), cases.back()};
+  }
+  std::vector<MatrixEntry> entries;
+  for (std::size_t c = 0; c < cases.size(); ++c)
+    for (const std::int64_t tp : degrees)
+      for (const std::int64_t dp : {1, 2})
+        for (const bool ep : {false, true})
+          for (const ProtocolId protocol :
+               {ProtocolId::S, ProtocolId::A, ProtocolId::B, ProtocolId::C, ProtocolId::D}) {
+            if (protocol != ProtocolId::S && !(ep && tp > 1)) continue;
+            MatrixEntry entry{golden.name(),
+                              {cases[c]},
+                              {.tp = tp, .dp = dp, .enable_expert_parallel = ep},
+                              protocol};
+            if (dp == 2) entry.cases.push_back(cases[(c + 1) % cases.size()]);
+            try {
+              validate(config, entry.parallel);
+            } catch (const ConfigError&) {
+              continue;
+            }
+            entries.push_back(std::move(entry));
+          }
+  return entries;
+}
+
+MatrixResult run_entry(const LoadedGolden& golden, const MatrixEntry& entry) {
+  const ModelConfig& config = golden.config();
+  MatrixResult result;
+  result.entry = entry;
+  std::vector<const LoadedGolden::Case*> cases;
+  ParallelRun run{.config = config, .plan = plan_for(config, entry.parallel, entry.protocol)};
+  std::int64_t draft_steps = std::numeric_limits<std::int64_t>::max();
+  for (const std::string& name : entry.cases) {
+    cases.push_back(&golden.cases().at(name));
+    CaseBatches batches = case_batches(cases.back()->inputs);
+    run.inputs.push_back({std::move(batches.context), std::move(batches.step)});
+    draft_steps = std::min(draft_steps, cases.back()->draft_steps);
+  }
+  run.draft_steps = std::size_t(draft_steps);
+  result.expected_to_fail = known_to_fail(run.plan, cases, draft_steps > 0);
+
+  const ViewRunResult views = run_views(run, true);
+  result.findings = views.findings;
+  result.error = views.error;
+
+  const Ops ops;
+  std::vector<TapRecorder> taps(std::size_t(entry.parallel.world_size()));
+  try {
+    run_parallel<Ops>(
+        run, golden, [&](const RankCoordinates&) -> const Ops& { return ops; },
+        [&](const RankCoordinates& at) { return &taps[std::size_t(at.world)]; });
+  } catch (const Error& error) {
+    result.error = error.what();
+  }
+  Comparer(config, entry, cases, result).compare(views, taps);
+  return result;
+}
+
+void run_matrix(const LoadedGolden& golden, const std::vector<MatrixEntry>& entries,
+                int num_threads, const std::function<void(const MatrixResult&)>& done) {
+  std::vector<std::optional<MatrixResult>> results(entries.size());
+  std::vector<std::exception_ptr> errors(entries.size());
+  std::mutex mutex;
+  std::condition_variable arrived;
+  std::atomic<std::size_t> next{0};
+  const auto work = [&] {
+    for (std::size_t i = next++; i < entries.size(); i = next++) {
+      std::optional<MatrixResult> result;
+      std::exception_ptr error;
+      try {
+        result = run_entry(golden, entries[i]);
+      } catch (...) {
+        error = std::current_exception();
+      }
+      const std::lock_guard lock(mutex);
+      results[i] = std::move(result);
+      errors[i] = error;
+      arrived.notify_one();
+    }
+  };
+  std::vector<std::jthread> threads;
+  for (int t = 0; t < std::min<int>(num_threads, int(entries.size())); ++t)
+    threads.emplace_back(work);
+  try {
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      std::unique_lock lock(mutex);
+      arrived.wait(lock, [&] { return results[i].has_value() || errors[i] != nullptr; });
+      if (errors[i] != nullptr) std::rethrow_exception(errors[i]);
+      const MatrixResult result = std::move(*results[i]);
+      results[i]->findings.clear();
+      lock.unlock();
+      done(result);
+    }
+  } catch (...) {
+    next = entries.size();  // the threads stop after what they are at
+    throw;
+  }
+}
+
+}  // namespace tokenview

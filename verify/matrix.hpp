@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "reference/program/parallel_plan.hpp"
+#include "verify/loaded_golden.hpp"
+#include "verify/tolerance.hpp"
+#include "verify/view_run.hpp"
+
+namespace tokenview {
+
+/// One configuration of `check --matrix`: a golden case a dp rank, on a parallel layout.
+struct MatrixEntry {
+  std::string file;                // name without folder and .h5
+  std::vector<std::string> cases;  // [dp]
+  ParallelConfig parallel;
+  ProtocolId protocol = ProtocolId::S;  // asked for; the plan says what becomes of it
+
+  /// "qwen3_next_tiny prefill D tp=2 dp=1 ep"
+  std::string name() const;
+};
+
+/// What a configuration gave.
+struct MatrixResult {
+  MatrixEntry entry;
+  std::vector<Finding> findings;  // of the views
+  std::string error;              // of either run
+  std::int64_t taps = 0;          // compared, over all dp ranks
+  std::int64_t values = 0;
+  Bound worst;  // of the taps
+  std::string worst_tap;
+  std::int64_t failed = 0;        // taps over their bound, or ids that differ
+  std::string problem;            // the first of them that is no bound, in words
+  bool expected_to_fail = false;  // a historical protocol at a row count that it cannot tell
+
+  bool views_clean() const { return findings.empty() && error.empty(); }
+  bool numbers_match() const { return failed == 0 && error.empty() && taps > 0; }
+  /// Views and numbers agree, and both with what is known of the protocol.
+  bool as_expected() const {
+    return views_clean() == numbers_match() && numbers_match() != expected_to_fail;
+  }
+};
+
+/// The legal configurations of a golden file: every tp that its sizes allow out of 1, 2, 3, 4, 8,
+/// dp 1 and 2 (rank 1 runs the next case of the file), expert parallelism off (protocol S alone)
+/// and on, and protocols S, A, B, C, D. `quick` keeps the corners: two cases, tp 1 and the two
+/// largest.
+std::vector<MatrixEntry> matrix_of(const LoadedGolden& golden, bool quick);
+
+/// Runs the sharded program on simulated ranks twice, with numbers and with views, and holds each
+/// rank's taps to the golden by their view: the rows of a token to the row of that token, column
+/// blocks to their columns, and partial sums together over the ranks that share them.
+MatrixResult run_entry(const LoadedGolden& golden, const MatrixEntry& entry);
+
+/// Runs all entries on `num_threads` threads; `done` is told of each result, in the order of the
+/// entries, on the calling thread.
+void run_matrix(const LoadedGolden& golden, const std::vector<MatrixEntry>& entries,
+                int num_threads, const std::function<void(const MatrixResult&)>& done);
+
+}  // namespace tokenview
