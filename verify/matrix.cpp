@@ -265,6 +265,11 @@ std::vector<MatrixEntry> matrix_of(const LoadedGolden& golden, bool quick) {
 }
 
 MatrixResult run_entry(const LoadedGolden& golden, const MatrixEntry& entry) {
+  return run_entry(golden, entry, golden);
+}
+
+MatrixResult run_entry(const LoadedGolden& golden, const MatrixEntry& entry,
+                       const WeightSource& weights) {
   const ModelConfig& config = golden.config();
   MatrixResult result;
   result.entry = entry;
@@ -288,7 +293,7 @@ MatrixResult run_entry(const LoadedGolden& golden, const MatrixEntry& entry) {
   std::vector<TapRecorder> taps(std::size_t(entry.parallel.world_size()));
   try {
     run_parallel<Ops>(
-        run, golden, [&](const RankCoordinates&) -> const Ops& { return ops; },
+        run, weights, [&](const RankCoordinates&) -> const Ops& { return ops; },
         [&](const RankCoordinates& at) { return &taps[std::size_t(at.world)]; });
   } catch (const Error& error) {
     result.error = error.what();

@@ -54,6 +54,10 @@ std::vector<MatrixEntry> matrix_of(const LoadedGolden& golden, bool quick);
 /// blocks to their columns, and partial sums together over the ranks that share them.
 MatrixResult run_entry(const LoadedGolden& golden, const MatrixEntry& entry);
 
+/// The same with other weights than the file's.
+MatrixResult run_entry(const LoadedGolden& golden, const MatrixEntry& entry,
+                       const WeightSource& weights);
+
 /// Runs all entries on `num_threads` threads; `done` is told of each result, in the order of the
 /// entries, on the calling thread.
 void run_matrix(const LoadedGolden& golden, const std::vector<MatrixEntry>& entries,

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// Views and numbers of the same sharded program must agree, configuration by configuration.
+#include <boost/test/data/monomorphic.hpp>
+#include <boost/test/data/test_case.hpp>
+
+#include "tests/boost_test.hpp"
+#include "verify/matrix.hpp"
+
+namespace tokenview {
+namespace {
+
+namespace data = boost::unit_test::data;
+
+std::string golden(const std::string& name) {
+  return TOKENVIEW_SOURCE_DIR "/data/golden/" + name + ".h5";
+}
+
+}  // namespace
+
+BOOST_DATA_TEST_CASE(views_and_numbers_agree,
+                     data::make({"qwen3_next_mixed", "qwen3_5_moe_tp3", "qwen3_next_tp8"}), name) {
+  const LoadedGolden file(golden(name));
+  int clean = 0, broken = 0;
+  run_matrix(file, matrix_of(file, true), 2, [&](const MatrixResult& r) {
+    BOOST_TEST(r.views_clean() == r.numbers_match(), r.entry.name());
+    BOOST_TEST(r.as_expected(), r.entry.name());
+    BOOST_TEST(r.taps > 100, r.entry.name());
+    (r.views_clean() ? clean : broken) += 1;
+  });
+  BOOST_TEST(clean > 10);
+  BOOST_TEST(broken > 0);
+}
+
+BOOST_AUTO_TEST_CASE(a_single_token_separates_the_protocols) {
+  const LoadedGolden file(golden("qwen3_next_tp8"));
+  for (const ProtocolId protocol :
+       {ProtocolId::S, ProtocolId::A, ProtocolId::B, ProtocolId::C, ProtocolId::D}) {
+    const MatrixResult r = run_entry(
+        file, {file.name(), {"prefill_t1"}, {.tp = 4, .enable_expert_parallel = true}, protocol});
+    const bool inferred = protocol == ProtocolId::B || protocol == ProtocolId::C;
+    BOOST_TEST(r.numbers_match() == !inferred, r.entry.name());
+    BOOST_TEST(r.views_clean() == !inferred, r.entry.name());
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_wrong_weight_is_seen_by_the_numbers_alone) {
+  // Views know nothing of formulas: they stay clean, the numbers differ, and that is not expected.
+  class Doubled final : public WeightSource {
+   public:
+    explicit Doubled(const LoadedGolden& golden_file) : golden_(golden_file) {}
+    bool contains(const std::string& name) const override { return golden_.contains(name); }
+    HostTensor weight(const std::string& name,
+                      const std::vector<std::int64_t>& shape) const override {
+      HostTensor w = golden_.weight(name, shape);
+      if (name == "model.layers.3.self_attn.o_proj.weight")
+        for (float& value : w.values) value *= 2;
+      return w;
+    }
+
+   private:
+    const LoadedGolden& golden_;
+  };
+  const LoadedGolden file(golden("qwen3_next_tiny"));
+  const MatrixResult r = run_entry(
+      file, {file.name(), {"prefill"}, {.tp = 2, .enable_expert_parallel = true}, ProtocolId::D},
+      Doubled(file));
+  BOOST_TEST(r.views_clean());
+  BOOST_TEST(!r.numbers_match());
+  BOOST_TEST(!r.as_expected());
+}
+
+}  // namespace tokenview
