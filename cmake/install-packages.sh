@@ -24,9 +24,14 @@ optional=(
   librapidcheck-dev
 )
 
+# is_there PACKAGE [COMMAND|/FILE]
 is_there() {
-  [[ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" == installed ]] ||
-    command -v "${2:-/nowhere}" >/dev/null || [[ -e "${2:-/nowhere}" ]]
+  [[ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" == installed ]] && return
+  case "${2:-}" in
+    "") false ;;
+    /*) [[ -e "$2" ]] ;;
+    *) command -v "$2" >/dev/null ;;
+  esac
 }
 
 missing=()

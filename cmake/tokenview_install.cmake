@@ -6,9 +6,18 @@ set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/tokenview")
 
 get_property(libraries GLOBAL PROPERTY TOKENVIEW_LIBRARIES)
 install(TARGETS ${libraries} EXPORT tokenview)
-if(TARGET tokenview_cli)
-  install(TARGETS tokenview_cli)
-endif()
+
+install(TARGETS tokenview_cli)
+# The man page and the completion of bash, written by the program from its own options.
+add_custom_command(OUTPUT tokenview.1 tokenview.bash
+  COMMAND tokenview_cli --generate man > tokenview.1
+  COMMAND tokenview_cli --generate bash-completion > tokenview.bash
+  DEPENDS tokenview_cli COMMENT "Writing the man page and the bash completion" VERBATIM)
+add_custom_target(tokenview_pages ALL DEPENDS tokenview.1 tokenview.bash)
+install(FILES "${PROJECT_BINARY_DIR}/tokenview.1" DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+install(FILES "${PROJECT_BINARY_DIR}/tokenview.bash"
+        DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME tokenview)
+
 install(EXPORT tokenview NAMESPACE tokenview:: FILE tokenviewTargets.cmake
         DESTINATION ${package_dir})
 foreach(folder IN ITEMS reference comm_sim device verify)

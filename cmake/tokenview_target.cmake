@@ -95,6 +95,8 @@ function(tokenview_test name)
     add_executable(test_${name} test_${name}.cpp)
     target_link_libraries(test_${name} PRIVATE ${arg_LINK} tokenview_boost_test tokenview_flags)
     target_compile_definitions(test_${name} PRIVATE TOKENVIEW_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+    # Compiles in three fifths of the time of -O3; the code under test keeps its flags.
+    target_compile_options(test_${name} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1>)
     set_target_properties(test_${name} PROPERTIES CXX_EXTENSIONS OFF)
     add_test(NAME ${name} COMMAND test_${name} --report_level=short --color_output=no)
   endif()

@@ -53,7 +53,12 @@ typename EigenOps<S>::Tensor EigenOps<S>::routing_weights(const Tensor& logits,
   for (Eigen::Index t = 0; t < ids.rows(); ++t) {
     softmax(logits.data() + t * logits.cols(), logits.cols(), probability.data());
     S selected = 0;
-    for (Eigen::Index j = 0; j < ids.cols(); ++j) selected += probability[std::size_t(ids(t, j))];
+    for (Eigen::Index j = 0; j < ids.cols(); ++j) {
+      if (ids(t, j) < 0 || ids(t, j) >= logits.cols())
+        throw ShapeError(text("routing_weights: row ", t, " has expert ", ids(t, j), ", expected [0, ",
+                              logits.cols(), ")"));
+      selected += probability[std::size_t(ids(t, j))];
+    }
     for (Eigen::Index j = 0; j < ids.cols(); ++j) {
       const S weight = probability[std::size_t(ids(t, j))];
       weights(t, j) = rounded_by(Rounding::hf, renormalise ? weight / selected : weight);

@@ -169,6 +169,13 @@ struct Solo {
   SoloComm comm;
   SerialRank<S> rank{ops, comm, comm};
   Protocol<SerialRank<S>> protocol{plan_for(config, {}, ProtocolId::S)};
+
+  /// The feed-forward of layer 0.
+  Matrix<S> feed_forward(const Matrix<S>& x) {
+    return protocol.feed_forward(
+        rank, {.num_tokens = x.rows(), .scatters = false, .is_moe = true, .has_residual = true},
+        w.layers[0], config, {}, x);
+  }
 };
 
 /// Keeps every tap by name.

@@ -38,7 +38,7 @@ MoeRun<S> run_module(const ModelConfig& config, const WeightSource& weights, con
   Solo<S> solo(config, weights);
   MoeRun<S> run;
   solo.rank.taps = &run.taps;
-  run.out = feed_forward(solo.rank, solo.w.layers[0], config, x);
+  run.out = solo.feed_forward(x);
   return run;
 }
 
@@ -151,9 +151,17 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(weights_of_given_ids_are_those_of_the_route, S, Fl
   }
 }
 
+BOOST_AUTO_TEST_CASE(an_id_that_is_no_expert_has_no_weight) {
+  for (const std::int64_t id : {std::int64_t{-1}, std::int64_t{8}, std::int64_t{1} << 40})
+    BOOST_CHECK_THROW(
+        EigenOps<float>().routing_weights(Matrix<float>::Zero(2, 8),
+                                          Matrix<std::int64_t>::Constant(2, 3, id), true),
+        ShapeError);
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 
-BOOST_AUTO_TEST_SUITE(routed_experts)
+BOOST_AUTO_TEST_SUITE(experts_of_a_row)
 
 BOOST_AUTO_TEST_CASE_TEMPLATE(all_experts_together_are_the_dense_mixture, S, FloatAndDouble) {
   const ModelConfig config = moe_config(8);
@@ -208,8 +216,7 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(two_threads_give_the_bits_of_one, S, FloatAndDoubl
   EditableWeights weights(config);
   const Matrix<S> x = random_input<S>(2000);
   Solo<S> one(config, weights), two(config, weights, EigenOps<S>(2));
-  BOOST_TEST(same_bits(feed_forward(two.rank, two.w.layers[0], config, x),
-                       feed_forward(one.rank, one.w.layers[0], config, x)));
+  BOOST_TEST(same_bits(two.feed_forward(x), one.feed_forward(x)));
 }
 
 BOOST_AUTO_TEST_CASE_TEMPLATE(no_tokens_give_no_rows, S, FloatAndDouble) {

@@ -58,8 +58,7 @@ Outputs run_serial(const ModelConfig& config, const WeightSource& source, const 
 /// Every data-parallel rank runs its own batch.
 std::vector<Outputs> run_sharded(const ModelConfig& config, const WeightSource& source,
                                  std::vector<Batch> batches, const ParallelConfig& parallel,
-                                 ProtocolId protocol_id,
-                                 std::size_t draft_steps = 3) {
+                                 ProtocolId protocol_id, std::size_t draft_steps = 3) {
   const ParallelPlan plan = plan_for(config, parallel, protocol_id);
   std::vector<std::int64_t> tokens, requests;
   for (const Batch& batch : batches) {
@@ -79,12 +78,7 @@ std::vector<Outputs> run_sharded(const ModelConfig& config, const WeightSource& 
                     ShardedRank rank(ops, comms.tp, comms.dp, comms.ep);
                     const auto weights =
                         WeightLoader<Ops>(ops, source, config,
-                                          {.tp_rank = comms.at.tp,
-                                           .tp_size = parallel.tp,
-                                           .expert_rank = comms.at.ep,
-                                           .expert_size = parallel.tp * parallel.dp,
-                                           .expert_parallel = parallel.enable_expert_parallel,
-                                           .shared_expert_whole = sharded})
+                                          placement_of(plan, comms.at.tp, comms.at.ep))
                             .model();
                     const Batch& batch = batches[std::size_t(comms.at.dp)];
                     const RankShapes shapes = rank_shapes(config, comms.at.tp, parallel.tp);
