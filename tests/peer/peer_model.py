@@ -74,9 +74,13 @@ class Mtp(nn.Module):
             past_key_values=cache,
             position_ids=positions,
         )
+        # M-RoPE takes a row an axis; some releases of the library add the axis themselves.
+        axes = positions
+        if self.config.model_type.startswith("qwen3_5"):
+            axes = positions[None].expand(3, -1, -1)
         x = self.layers[0](
             x,
-            position_embeddings=self.rotary[0](x, positions),
+            position_embeddings=self.rotary[0](x, axes),
             attention_mask=mask,
             position_ids=positions,
             past_key_values=cache,
