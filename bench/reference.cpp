@@ -33,7 +33,8 @@ double median_seconds(double seconds, Call call) {
   while (total < seconds || times.size() < 3) {
     const auto start = std::chrono::steady_clock::now();
     call();
-    times.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    times.push_back(
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
     total += times.back();
   }
   std::ranges::nth_element(times, times.begin() + std::ptrdiff_t(times.size() / 2));
@@ -46,8 +47,7 @@ double products_per_token(const ModelConfig& c) {
   double sum = h * double(c.vocab_size);
   for (std::int64_t i = 0; i < c.num_hidden_layers; ++i) {
     if (c.layer_types[std::size_t(i)] == LayerType::full_attention)
-      sum += h * double(c.head_dim) *
-             double(3 * c.num_attention_heads + 2 * c.num_key_value_heads);
+      sum += h * double(c.head_dim) * double(3 * c.num_attention_heads + 2 * c.num_key_value_heads);
     else
       sum += h * double(2 * c.key_dim() + 3 * c.value_dim() + 2 * c.linear_num_value_heads);
     if (c.is_moe_layer(i))
@@ -95,9 +95,10 @@ void run(const char* config_path, int threads, double seconds) {
       model.logits(model.forward(state, batch));
     });
     const double flops = 2 * products_per_token(config) * double(tokens) / time;
-    std::printf("{\"impl\":\"tokenview\",\"threads\":%d,\"T\":%lld,\"tokens_per_second\":%.1f,"
-                "\"product_gflops\":%.1f",
-                threads, static_cast<long long>(tokens), double(tokens) / time, flops * 1e-9);
+    std::printf(
+        "{\"impl\":\"tokenview\",\"threads\":%d,\"T\":%lld,\"tokens_per_second\":%.1f,"
+        "\"product_gflops\":%.1f",
+        threads, static_cast<long long>(tokens), double(tokens) / time, flops * 1e-9);
     if (sgemm > 0) std::printf(",\"share_of_sgemm\":%.2f", flops / sgemm);
     std::printf("}\n");
     std::fflush(stdout);

@@ -67,6 +67,9 @@ class SimMesh {
   Group& dp(const RankCoordinates& at) { return dp_[std::size_t(at.pp * parallel_.tp + at.tp)]; }
   Group& ep(const RankCoordinates& at) { return ep_[std::size_t(at.pp)]; }
 
+  /// See World::record().
+  void record(std::vector<CollectiveRecord>* log) { world_.record(log); }
+
   /// Runs `body(comms)` on every rank with `ops_of(coordinates)` as its arithmetic; returns the
   /// results in rank order. Throws the first error of any rank, with the rank named.
   template <class OpsOf, class Body>

@@ -29,14 +29,27 @@ std::string in_words(const CollectiveCall& call) {
 
 }  // namespace
 
+double ring_elements(const CollectiveCall& call, std::int64_t place, std::int64_t size) {
+  const double others = double(size - 1), p = double(size);
+  const double elements = double(call.rows) * double(call.cols);
+  const std::string_view op = call.op;
+  if (op == "all_reduce") return 2 * others / p * elements;
+  if (op == "reduce_scatter") return others / p * elements;
+  if (op == "all_gather") return others * elements;
+  // Variable sizes: a gather passes on all parts but the next rank's, a scatter all but its own.
+  double rows = 0;
+  for (const std::int64_t part : call.sizes) rows += double(part);
+  const auto kept = std::size_t(op == "all_gather_v" ? (place + 1) % size : place);
+  return (rows - double(call.sizes[kept])) * double(call.cols);
+}
+
 Group::Group(World& world, std::string name, std::vector<std::int64_t> members)
     : world_(world),
       name_(std::move(name)),
       members_(std::move(members)),
       arrivals_(members_.size()),
       operands_(members_.size()),
-      results_(members_.size()),
-      traffic_(members_.size()) {
+      results_(members_.size()) {
   world_.groups_.push_back(this);
 }
 
@@ -116,7 +129,9 @@ void Group::meet(std::int64_t place, CollectiveCall call, const ModulePath* modu
   ++arrival.sequence;
   operands_[mine] = in;
   results_[mine] = out;
-  ++traffic_[mine].calls;
+  if (world_.log_ != nullptr && members_[mine] == 0)
+    world_.log_->push_back({arrival.call.op, name_, module == nullptr ? "" : module->str(),
+                            ring_elements(arrival.call, place, size())});
 
   if (++num_here_ < size()) {
     world_.wait(members_[mine]);

@@ -24,6 +24,16 @@ struct CollectiveCall {
   std::vector<std::int64_t> sizes;  // rows of each rank, of a variable-size form
 };
 
+/// One collective as one rank sent it: what a run costs.
+struct CollectiveRecord {
+  std::string op, group, module;
+  double elements = 0;  // sent by this rank on a ring, whatever the simulator itself copies
+};
+
+/// Elements that the rank at `place` of `size` sends when the call runs on a ring: an all-reduce
+/// passes every element twice around less one step, a gather or a scatter once.
+double ring_elements(const CollectiveCall& call, std::int64_t place, std::int64_t size);
+
 class World;
 
 /// A process group: ranks that call collectives together, in the order of their place in it.
@@ -35,13 +45,6 @@ class Group {
   const std::string& name() const { return name_; }
   std::int64_t size() const { return std::int64_t(members_.size()); }
   std::int64_t place_of(std::int64_t world_rank) const;
-
-  /// What each rank has called: counts of a run.
-  struct Traffic {
-    std::int64_t calls = 0;
-    double elements = 0;  // sent by one rank on a ring
-  };
-  const Traffic& traffic(std::int64_t place) const { return traffic_[std::size_t(place)]; }
 
   /// Blocks the rank at `place` until every rank of the group is in the same call. `in` and `out`
   /// are the rank's operand and result, of types that equal calls share; the last rank to arrive
@@ -72,7 +75,6 @@ class Group {
   std::vector<Arrival> arrivals_;
   std::vector<const void*> operands_;
   std::vector<void*> results_;
-  std::vector<Traffic> traffic_;
   std::int64_t num_here_ = 0;
   std::string failure_;  // once set, every call on the group throws it
 };
@@ -86,6 +88,9 @@ class World {
   World& operator=(const World&) = delete;
 
   std::int64_t size() const { return std::int64_t(ranks_.size()); }
+
+  /// Appends every collective of world rank 0 to `log` from here on.
+  void record(std::vector<CollectiveRecord>* log) { log_ = log; }
 
   /// Runs `body(rank)` for every rank to its end. Throws the first error of a rank, in the order of
   /// time; the other ranks are then unwound. A deadlock is a CommError that describes every group
@@ -106,6 +111,7 @@ class World {
   std::vector<RankState> ranks_;
   std::vector<std::int64_t> runnable_;
   std::vector<Group*> groups_;
+  std::vector<CollectiveRecord>* log_ = nullptr;
   std::exception_ptr first_error_;
   bool unwinding_ = false;
 };

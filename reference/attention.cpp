@@ -13,8 +13,8 @@ namespace tokenview {
 ///   P[t, j] = softmax over j <= c_s + t of q_t . k_j / sqrt(head_dim);  out_t = sum of P[t, j] v_j
 ///
 /// Query head h reads key/value head h / (num_heads / num_kv_heads). Pad rows give zero.
-/// hf: scores, scaled scores and probabilities are rounded (eager attention); both round the result.
-/// Source: transformers modeling_qwen3_next.py, eager_attention_forward.
+/// hf: scores, scaled scores and probabilities are rounded (eager attention); both round the
+/// result. Source: transformers modeling_qwen3_next.py, eager_attention_forward.
 template <class S>
 typename EigenOps<S>::Tensor EigenOps<S>::attention(const Tensor& q, const Tensor& k,
                                                     const Tensor& v, const AttentionShape& heads,
@@ -74,8 +74,7 @@ typename EigenOps<S>::Tensor EigenOps<S>::attention(const Tensor& q, const Tenso
       const S largest = *std::max_element(row, row + visible);
       S total = 0;
       for (std::int64_t j = 0; j < visible; ++j) total += row[j] = std::exp(row[j] - largest);
-      for (std::int64_t j = 0; j < visible; ++j)
-        row[j] = rounded_by(Rounding::hf, row[j] / total);
+      for (std::int64_t j = 0; j < visible; ++j) row[j] = rounded_by(Rounding::hf, row[j] / total);
       std::fill(row + visible, row + length, S(0));
     }
     S* to = out.data() + first * out.cols() + head * d;

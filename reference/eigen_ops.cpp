@@ -45,8 +45,7 @@ typename EigenOps<S>::Weight EigenOps<S>::load(const WeightSource& source,
   const std::int64_t out = part.shape[block.per_expert() ? 1 : 0];
   const std::int64_t in = part.shape.back();
   w.packed = PackedMatrix<S>(count, out, in);
-  for (std::int64_t i = 0; i < count; ++i)
-    w.packed.pack(i, part.values.data() + i * out * in, in);
+  for (std::int64_t i = 0; i < count; ++i) w.packed.pack(i, part.values.data() + i * out * in, in);
   return w;
 }
 
@@ -154,7 +153,8 @@ template <class S>
 std::pair<Matrix<S>, Matrix<S>> EigenOps<S>::split_query_gate(const Tensor& x,
                                                               std::int64_t head_dim) const {
   if (x.cols() % (2 * head_dim) != 0)
-    throw ShapeError(text("split_query_gate: ", x.cols(), " features cut a head of ", 2 * head_dim));
+    throw ShapeError(
+        text("split_query_gate: ", x.cols(), " features cut a head of ", 2 * head_dim));
   Tensor query(x.rows(), x.cols() / 2), gate(x.rows(), x.cols() / 2);
   for (std::int64_t head = 0; head < x.cols() / 2; head += head_dim) {
     query.middleCols(head, head_dim) = x.middleCols(2 * head, head_dim);
@@ -175,8 +175,7 @@ std::pair<Matrix<S>, Matrix<S>> EigenOps<S>::split_qkvz(const Tensor& x,
     const std::int64_t from = h * group;
     qkv.middleCols(h * dk, dk) = x.middleCols(from, dk);
     qkv.middleCols(shape.key_dim() + h * dk, dk) = x.middleCols(from + dk, dk);
-    qkv.middleCols(2 * shape.key_dim() + h * values, values) =
-        x.middleCols(from + 2 * dk, values);
+    qkv.middleCols(2 * shape.key_dim() + h * values, values) = x.middleCols(from + 2 * dk, values);
     z.middleCols(h * values, values) = x.middleCols(from + 2 * dk + values, values);
   }
   return {std::move(qkv), std::move(z)};
@@ -184,7 +183,8 @@ std::pair<Matrix<S>, Matrix<S>> EigenOps<S>::split_qkvz(const Tensor& x,
 
 /// Groups of one key head, each [b of its value heads, a of them] -> b, a.
 template <class S>
-std::pair<Matrix<S>, Matrix<S>> EigenOps<S>::split_ba(const Tensor& x, const GdnShape& shape) const {
+std::pair<Matrix<S>, Matrix<S>> EigenOps<S>::split_ba(const Tensor& x,
+                                                      const GdnShape& shape) const {
   const std::int64_t r = shape.group();
   require_shape("split_ba", x, x.rows(), 2 * shape.num_value_heads);
   Tensor b(x.rows(), shape.num_value_heads), a(x.rows(), shape.num_value_heads);
@@ -210,8 +210,8 @@ typename EigenOps<S>::Tensor EigenOps<S>::rope(const Tensor& x, const Batch& bat
   const std::int64_t stride = batch.mrope_positions.empty() ? 0 : batch.num_tokens();
   std::vector<S> frequencies;
   for (std::int64_t j = 0; j < half; ++j)
-    frequencies.push_back(rounded_by(
-        Rounding::hf, S(1) / std::pow(S(shape.theta), S(2 * j) / S(shape.rotary_dim))));
+    frequencies.push_back(
+        rounded_by(Rounding::hf, S(1) / std::pow(S(shape.theta), S(2 * j) / S(shape.rotary_dim))));
   Tensor out = x;
   for (Eigen::Index t = 0; t < x.rows(); ++t)
     for (std::int64_t j = 0; j < half; ++j) {
@@ -243,8 +243,8 @@ typename EigenOps<S>::Tensor EigenOps<S>::index_rows(const Tensor& x,
   Tensor out(Eigen::Index(rows.size()), x.cols());
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (rows[i] < 0 || rows[i] >= x.rows())
-      throw ShapeError(text("index_rows: index ", rows[i], " is out of range for ", x.rows(),
-                            " rows"));
+      throw ShapeError(
+          text("index_rows: index ", rows[i], " is out of range for ", x.rows(), " rows"));
     out.row(Eigen::Index(i)) = x.row(rows[i]);
   }
   return out;

@@ -10,7 +10,8 @@
 
 namespace tokenview {
 
-/// How the delta rule is evaluated for sequences of more than one row; the two are the same function.
+/// How the delta rule is evaluated for sequences of more than one row; the two are the same
+/// function.
 enum class GdnForm {
   recurrent,  // token by token, model.md 4.5
   chunked,    // chunks of 64 tokens, model.md 4.6
@@ -53,8 +54,8 @@ class EigenOps {
     GdnShape shape;
     std::int64_t kernel;
     struct Column {
-      Matrix<S> conv;              // [kernel - 1, conv_dim] the last inputs, oldest first
-      std::vector<S> recurrent;    // [value_heads, key_head_dim, value_head_dim]
+      Matrix<S> conv;            // [kernel - 1, conv_dim] the last inputs, oldest first
+      std::vector<S> recurrent;  // [value_heads, key_head_dim, value_head_dim]
     };
     struct Slot {
       Column now;
@@ -112,8 +113,8 @@ class EigenOps {
   /// The weights that route() would give the experts `ids` [T, k].
   Tensor routing_weights(const Tensor& logits, const typename Routing::Ids& ids,
                          bool renormalise) const;
-  Tensor experts(const Tensor& x, const Routing& routing, const Weight& gate_up,
-                 const Weight& down, std::int64_t first_expert) const;
+  Tensor experts(const Tensor& x, const Routing& routing, const Weight& gate_up, const Weight& down,
+                 std::int64_t first_expert) const;
 
   // Pads.
   Tensor pad_rows(const Tensor& x, std::int64_t count) const;

@@ -55,8 +55,8 @@ typename EigenOps<S>::Tensor EigenOps<S>::routing_weights(const Tensor& logits,
     S selected = 0;
     for (Eigen::Index j = 0; j < ids.cols(); ++j) {
       if (ids(t, j) < 0 || ids(t, j) >= logits.cols())
-        throw ShapeError(text("routing_weights: row ", t, " has expert ", ids(t, j), ", expected [0, ",
-                              logits.cols(), ")"));
+        throw ShapeError(text("routing_weights: row ", t, " has expert ", ids(t, j),
+                              ", expected [0, ", logits.cols(), ")"));
       selected += probability[std::size_t(ids(t, j))];
     }
     for (Eigen::Index j = 0; j < ids.cols(); ++j) {
@@ -72,9 +72,9 @@ typename EigenOps<S>::Tensor EigenOps<S>::routing_weights(const Tensor& logits,
 /// gate_up [count, 2I, H]: rows 0..I-1 gate, then up. down [count, H, I].
 ///
 /// Rows are collected per expert, so that each expert is one matrix product; the k rows of a token
-/// are added in the order of the routing, in fp32. hf rounds the down product, then the weighted row;
-/// vllm the weighted row only; both the sum.
-/// Source: transformers integrations/moe.py, grouped_mm_experts_forward; vllm fused_moe.
+/// are added in the order of the routing, in fp32. hf rounds the down product, then the weighted
+/// row; vllm the weighted row only; both the sum. Source: transformers integrations/moe.py,
+/// grouped_mm_experts_forward; vllm fused_moe.
 template <class S>
 typename EigenOps<S>::Tensor EigenOps<S>::experts(const Tensor& x, const Routing& routing,
                                                   const Weight& gate_up, const Weight& down,
@@ -125,11 +125,11 @@ typename EigenOps<S>::Tensor EigenOps<S>::experts(const Tensor& x, const Routing
   return sum;
 }
 
-#define TOKENVIEW_INSTANTIATE(S)                                                                  \
-  template EigenOps<S>::Routing EigenOps<S>::route(const Matrix<S>&, std::int64_t, bool) const;   \
-  template Matrix<S> EigenOps<S>::routing_weights(const Matrix<S>&, const Routing::Ids&, bool)    \
-      const;                                                                                      \
-  template Matrix<S> EigenOps<S>::experts(const Matrix<S>&, const Routing&, const Weight&,        \
+#define TOKENVIEW_INSTANTIATE(S)                                                                \
+  template EigenOps<S>::Routing EigenOps<S>::route(const Matrix<S>&, std::int64_t, bool) const; \
+  template Matrix<S> EigenOps<S>::routing_weights(const Matrix<S>&, const Routing::Ids&, bool)  \
+      const;                                                                                    \
+  template Matrix<S> EigenOps<S>::experts(const Matrix<S>&, const Routing&, const Weight&,      \
                                           const Weight&, std::int64_t) const;
 TOKENVIEW_INSTANTIATE(float)
 TOKENVIEW_INSTANTIATE(double)

@@ -111,10 +111,9 @@ Matrix<S> chunked_delta_rule(const HeadRows<S>& x, S* state_values, Round round)
     inverse = rounded(inverse);
     const Eigen::Matrix<S, Eigen::Dynamic, 1> from_start = decay_sum.array().exp();
 
-    const Matrix<S> u =
-        rounded(inverse * rounded(beta.asDiagonal() * x.v.middleRows(first, n)));
-    const Matrix<S> w = rounded(
-        inverse * rounded((beta.array() * from_start.array()).matrix().asDiagonal() * k));
+    const Matrix<S> u = rounded(inverse * rounded(beta.asDiagonal() * x.v.middleRows(first, n)));
+    const Matrix<S> w =
+        rounded(inverse * rounded((beta.array() * from_start.array()).matrix().asDiagonal() * k));
     const Matrix<S> entering = rounded(state);
     const Matrix<S> deltas = u - w * entering;
     read.middleRows(first, n) =
@@ -122,7 +121,8 @@ Matrix<S> chunked_delta_rule(const HeadRows<S>& x, S* state_values, Round round)
 
     Eigen::Matrix<S, Eigen::Dynamic, 1> to_end(n);
     for (Eigen::Index i = 0; i < n; ++i) to_end[i] = decay_between(n - 1, i);
-    state = from_start[n - 1] * state + k.transpose() * rounded(to_end.asDiagonal() * rounded(deltas));
+    state =
+        from_start[n - 1] * state + k.transpose() * rounded(to_end.asDiagonal() * rounded(deltas));
   }
   return read;
 }
@@ -178,7 +178,8 @@ typename EigenOps<S>::Tensor EigenOps<S>::causal_conv(const Tensor& x, const Wei
 }
 
 /// beta = sigmoid(b), rounded by hf only; g = -exp(A_log) softplus(a + dt_bias) <= 0, in fp32.
-/// Source: transformers modular_qwen3_next.py; vllm fused_sigmoid_gating.py (softplus threshold 20).
+/// Source: transformers modular_qwen3_next.py; vllm fused_sigmoid_gating.py (softplus threshold
+/// 20).
 template <class S>
 std::pair<Matrix<S>, Matrix<S>> EigenOps<S>::delta_gates(const Tensor& b, const Tensor& a,
                                                          const Weight& A_log,
@@ -263,9 +264,9 @@ typename EigenOps<S>::Tensor EigenOps<S>::gated_delta_rule(const Tensor& qkv, co
   return out;
 }
 
-/// norm(x) w silu(z) for each head of w's width; w is not zero-centred. hf: the norm and its product
-/// with w are rounded before the gate; vllm: one rounding.
-/// Source: transformers modular_qwen3_next.py, Qwen3NextRMSNormGated; vllm layernorm_guard.py.
+/// norm(x) w silu(z) for each head of w's width; w is not zero-centred. hf: the norm and its
+/// product with w are rounded before the gate; vllm: one rounding. Source: transformers
+/// modular_qwen3_next.py, Qwen3NextRMSNormGated; vllm layernorm_guard.py.
 template <class S>
 typename EigenOps<S>::Tensor EigenOps<S>::gated_rms_norm(const Tensor& x, const Tensor& z,
                                                          const Weight& w, double eps) const {
@@ -299,16 +300,16 @@ void EigenOps<S>::commit_accepted(GdnState& state, std::int32_t slot_index,
   slot.now = slot.after_row[std::size_t(rows) - 1];
 }
 
-#define TOKENVIEW_INSTANTIATE(S)                                                                  \
-  template Matrix<S> EigenOps<S>::causal_conv(const Matrix<S>&, const Weight&, GdnState&,         \
-                                              const Batch&) const;                                \
-  template std::pair<Matrix<S>, Matrix<S>> EigenOps<S>::delta_gates(                              \
-      const Matrix<S>&, const Matrix<S>&, const Weight&, const Weight&) const;                    \
-  template Matrix<S> EigenOps<S>::gated_delta_rule(const Matrix<S>&, const Matrix<S>&,            \
-                                                   const Matrix<S>&, const GdnShape&, GdnState&,  \
-                                                   const Batch&) const;                           \
-  template Matrix<S> EigenOps<S>::gated_rms_norm(const Matrix<S>&, const Matrix<S>&,              \
-                                                 const Weight&, double) const;                    \
+#define TOKENVIEW_INSTANTIATE(S)                                                                 \
+  template Matrix<S> EigenOps<S>::causal_conv(const Matrix<S>&, const Weight&, GdnState&,        \
+                                              const Batch&) const;                               \
+  template std::pair<Matrix<S>, Matrix<S>> EigenOps<S>::delta_gates(                             \
+      const Matrix<S>&, const Matrix<S>&, const Weight&, const Weight&) const;                   \
+  template Matrix<S> EigenOps<S>::gated_delta_rule(const Matrix<S>&, const Matrix<S>&,           \
+                                                   const Matrix<S>&, const GdnShape&, GdnState&, \
+                                                   const Batch&) const;                          \
+  template Matrix<S> EigenOps<S>::gated_rms_norm(const Matrix<S>&, const Matrix<S>&,             \
+                                                 const Weight&, double) const;                   \
   template void EigenOps<S>::commit_accepted(GdnState&, std::int32_t, std::int64_t) const;
 TOKENVIEW_INSTANTIATE(float)
 TOKENVIEW_INSTANTIATE(double)

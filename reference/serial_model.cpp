@@ -33,8 +33,8 @@ Matrix<S> SerialModel<S>::logits(const Matrix<S>& hidden) const {
 
 template <class S>
 Matrix<S> SerialModel<S>::mtp_forward(State& state, const Batch& batch,
-                                      const std::vector<std::int64_t>& ids,
-                                      const Matrix<S>& hidden, TapSink<Ops>* taps) const {
+                                      const std::vector<std::int64_t>& ids, const Matrix<S>& hidden,
+                                      TapSink<Ops>* taps) const {
   SoloComm solo;
   SerialRank<S> rank(ops_, solo, solo);
   rank.taps = taps;

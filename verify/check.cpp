@@ -40,8 +40,8 @@ class Recorder final : public CaseObserver<double> {
   std::string step_ = "target/";
 };
 
-/// Watches the routing of a bfloat16 context: where the last expert chosen and the first one left out
-/// score within one rounding step of each other, the recording may have chosen the other.
+/// Watches the routing of a bfloat16 context: where the last expert chosen and the first one left
+/// out score within one rounding step of each other, the recording may have chosen the other.
 template <class S>
 class ContextTies final : public TapSink<EigenOps<S>> {
  public:
@@ -144,8 +144,8 @@ class Checker final : public CaseObserver<S> {
       TapResult result = ids_result("input_ids", trusted, std::int64_t(ids.size()), 1);
       if (result.verdict == Verdict::match && trusted.values != ids) {
         // A sampled token comes from the scores of the pass before it.
-        const HostTensor scores =
-            step == 0 ? golden_.tap(case_, "lm_head") : golden_.mtp_tap(case_, *step_ - 1, "logits");
+        const HostTensor scores = step == 0 ? golden_.tap(case_, "lm_head")
+                                            : golden_.mtp_tap(case_, *step_ - 1, "logits");
         judge_ids(result, ids.data(), trusted.values.data(), std::int64_t(ids.size()), 1, scores,
                   [&](std::int64_t row) { return step == 1 ? sampled_row(row) : row; });
         ids = trusted.values;
@@ -166,8 +166,7 @@ class Checker final : public CaseObserver<S> {
     const auto sequences = inputs_.num_sequences();
     if (by_step.empty() || !take("draft_ids")) return;
     const IntegerTensor trusted = golden_.draft_ids(case_);
-    TapResult result =
-        ids_result("draft_ids", trusted, sequences, std::int64_t(by_step.size()));
+    TapResult result = ids_result("draft_ids", trusted, sequences, std::int64_t(by_step.size()));
     for (std::size_t j = 0; j < by_step.size() && result.verdict != Verdict::difference; ++j) {
       std::vector<std::int64_t> expected;
       for (std::int64_t s = 0; s < sequences; ++s)
@@ -254,8 +253,9 @@ class Checker final : public CaseObserver<S> {
         compare(std::span<const S>(value.data(), std::size_t(value.size())), trusted.values);
     const bool inherits = !inputs_.context_ids.empty() && reads_caches(name);
     const Bound bound =
-        bfloat16_ ? bfloat16_bound(comparison, rounding_points(name) + (inherits ? inherited(name) : 0))
-                  : float32_bound(comparison, value.cols());
+        bfloat16_
+            ? bfloat16_bound(comparison, rounding_points(name) + (inherits ? inherited(name) : 0))
+            : float32_bound(comparison, value.cols());
     result.observed = bound.observed;
     result.allowed = bound.allowed;
     result.metric = bound.metric;
@@ -313,15 +313,15 @@ class Checker final : public CaseObserver<S> {
     result.values = rows * cols;
     if (std::int64_t(trusted.values.size()) != rows * cols) {
       result.verdict = Verdict::difference;
-      result.detail = text("shape is [", rows, ", ", cols, "], the file has ",
-                           to_string(trusted.shape));
+      result.detail =
+          text("shape is [", rows, ", ", cols, "], the file has ", to_string(trusted.shape));
     }
     return result;
   }
 
   /// Rows whose ids differ: a tie when the trusted scores of each exchanged pair are so close that
-  /// the allowed error of a score could turn them; a difference otherwise. Without scores no two ids
-  /// are close. `score_row` maps a row of ids to its row of scores.
+  /// the allowed error of a score could turn them; a difference otherwise. Without scores no two
+  /// ids are close. `score_row` maps a row of ids to its row of scores.
   void judge_ids(TapResult& result, const std::int64_t* ids, const std::int64_t* trusted,
                  std::int64_t rows, std::int64_t cols, const HostTensor& scores,
                  const std::function<std::int64_t(std::int64_t)>& score_row) const {
@@ -353,8 +353,9 @@ class Checker final : public CaseObserver<S> {
         result.verdict = Verdict::tie;
       }
       if (result.detail.empty() || (!tie && result.detail.starts_with("tie"))) {
-        result.detail = text(tie ? "tie in row " : "row ", row, ": ", id_list(ids + row * cols, cols),
-                             ", the file has ", id_list(trusted + row * cols, cols));
+        result.detail =
+            text(tie ? "tie in row " : "row ", row, ": ", id_list(ids + row * cols, cols),
+                 ", the file has ", id_list(trusted + row * cols, cols));
       }
     }
   }
@@ -386,16 +387,6 @@ class Checker final : public CaseObserver<S> {
   ContextTies<S> context_ties_;
 };
 
-/// Names and shapes of the weights are those of the configuration, no more and no fewer.
-void require_known_weights(const GoldenFile& golden, const ModelConfig& config) {
-  std::set<std::string> known;
-  for (const WeightShape& weight : weight_shapes(config)) known.insert(weight.name);
-  for (const auto& [name, shape] : golden.weight_shapes())
-    if (!known.contains(name))
-      throw FileError(text(golden.path(), ":", GoldenFile::weight_path(name), ": no such weight in a ",
-                           to_string(config.model_type), " model of this configuration"));
-}
-
 bool any_tap_wanted(const GoldenFile& golden, const CheckOptions& options, const std::string& file,
                     const std::string& case_name) {
   if (!options.wanted) return true;
@@ -417,7 +408,8 @@ CheckTotals check_in(const GoldenFile& golden, const ModelConfig& config, Roundi
   const EigenOps<S> ops(options.num_threads, rounding, options.gdn_form);
   const SerialModel<S> model(config, golden, ops);
   std::optional<SerialModel<double>> model64;
-  if (options.compare_float64) model64.emplace(config, golden, EigenOps<double>(options.num_threads));
+  if (options.compare_float64)
+    model64.emplace(config, golden, EigenOps<double>(options.num_threads));
 
   CheckTotals totals;
   for (const std::string& case_name : golden.case_names()) {
@@ -445,11 +437,16 @@ CheckTotals check_in(const GoldenFile& golden, const ModelConfig& config, Roundi
 
 const char* to_string(Verdict verdict) {
   switch (verdict) {
-    case Verdict::match: return "match";
-    case Verdict::difference: return "difference";
-    case Verdict::tie: return "tie";
-    case Verdict::missing: return "missing";
-    case Verdict::unexpected: return "unexpected";
+    case Verdict::match:
+      return "match";
+    case Verdict::difference:
+      return "difference";
+    case Verdict::tie:
+      return "tie";
+    case Verdict::missing:
+      return "missing";
+    case Verdict::unexpected:
+      return "unexpected";
   }
   return "";
 }

@@ -32,8 +32,8 @@ struct TapResult {
   double max_abs = 0;
   double relative_l2 = 0;
   std::int64_t outside_one_step = 0;  // bfloat16: values over one rounding step apart
-  std::optional<double> float64;      // max|float32 - float64| / max|float64| of the reference itself
-  std::string detail;                 // in words, where the verdict is not match
+  std::optional<double> float64;  // max|float32 - float64| / max|float64| of the reference itself
+  std::string detail;             // in words, where the verdict is not match
 
   double ratio() const { return observed == 0 ? 0 : observed / allowed; }
   /// "prefill/target/model.norm", "prefill/step0/mtp.fc"
@@ -56,7 +56,7 @@ struct CheckTotals {
 
 struct CheckOptions {
   int num_threads = 1;
-  std::optional<DType> dtype;  // of the arithmetic; absent: the file's
+  std::optional<DType> dtype;        // of the arithmetic; absent: the file's
   Rounding rounding = Rounding::hf;  // where a bfloat16 model rounds
   GdnForm gdn_form = GdnForm::recurrent;
   bool allow_ties = false;       // a tie in a float32 file is not a failure
@@ -77,8 +77,8 @@ class CheckListener {
 /// Runs the serial reference on every case of a golden file and compares every tap, draft step and
 /// id with it. Float32 files by float32_bound(). In bfloat16 every tap is computed from the trusted
 /// values of the taps before it and held to bfloat16_bound(): an end-to-end run would measure how
-/// one early rounding spreads. Ids that differ are compared by the trusted scores, and the run goes on
-/// with the trusted ids.
+/// one early rounding spreads. Ids that differ are compared by the trusted scores, and the run goes
+/// on with the trusted ids.
 ///
 /// Throws FileError or ConfigError for a file that cannot be read or a model that cannot be run.
 CheckTotals check_golden(const std::string& path, const CheckOptions& options,

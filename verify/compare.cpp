@@ -25,7 +25,8 @@ Comparison compare(std::span<const S> values, std::span<const float> golden) {
     }
     const double error = std::abs(value - trusted);
     // Eight significant bits: neighbours of 2^e <= |x| < 2^(e+1) are 2^(e-7) apart.
-    if (error > 0 && error > std::ldexp(1.0, std::ilogb(std::max(std::abs(value), std::abs(trusted))) - 7))
+    if (error > 0 &&
+        error > std::ldexp(1.0, std::ilogb(std::max(std::abs(value), std::abs(trusted))) - 7))
       ++c.outside_one_step;
     error_squares += error * error;
     golden_squares += trusted * trusted;

@@ -10,8 +10,8 @@ namespace tokenview {
 /// listed.
 std::vector<std::string> golden_files(const std::string& argument);
 
-/// The folder `name` of the shipped data ("golden", "scenarios") when the command line names none, the
-/// first that has a file with this extension:
+/// The folder `name` of the shipped data ("golden", "scenarios") when the command line names none,
+/// the first that has a file with this extension:
 ///  1. data/NAME in the current folder or one above it;
 ///  2. the same from the folder of the program upwards;
 ///  3. the installed data: `installed`, or the share folder beside the program's;

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "verify/golden_case.hpp"
 
+#include <set>
+
+#include "reference/program/error.hpp"
+#include "reference/program/seeded_weights.hpp"
+
 namespace tokenview {
 
 CaseBatches case_batches(const GoldenInputs& inputs) {
@@ -23,6 +28,16 @@ CaseBatches case_batches(const GoldenInputs& inputs) {
   return batches;
 }
 
+void require_known_weights(const GoldenFile& golden, const ModelConfig& config) {
+  std::set<std::string> known;
+  for (const WeightShape& weight : weight_shapes(config)) known.insert(weight.name);
+  for (const auto& [name, shape] : golden.weight_shapes())
+    if (!known.contains(name))
+      golden.file().fail(
+          GoldenFile::weight_path(name),
+          text("no such weight in a ", to_string(config.model_type), " model of this configuration"));
+}
+
 template <class S>
 std::vector<std::vector<std::int64_t>> run_case(const SerialModel<S>& model,
                                                 const GoldenInputs& inputs,
@@ -36,7 +51,8 @@ std::vector<std::vector<std::int64_t>> run_case(const SerialModel<S>& model,
     const Matrix<S> hidden = model.forward(state, context, observer.context_taps());
     if (draft_steps > 0) {
       const SampleRows last = sample_rows(context);
-      std::vector<std::int64_t> next;  // the token that follows the context is known: the step's first
+      std::vector<std::int64_t>
+          next;  // the token that follows the context is known: the step's first
       for (const std::int64_t s : last.requests) {
         const auto first = std::size_t(inputs.query_start_loc[std::size_t(s)]);
         const bool has_rows = inputs.query_start_loc[std::size_t(s) + 1] > std::int32_t(first);

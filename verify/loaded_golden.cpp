@@ -5,6 +5,7 @@
 
 #include "reference/program/config_json.hpp"
 #include "reference/program/error.hpp"
+#include "verify/golden_case.hpp"
 
 namespace tokenview {
 
@@ -14,6 +15,7 @@ LoadedGolden::LoadedGolden(const std::string& path)
   dtype_ = file.dtype();
   config_ = read_config_json(file.config_json(), path + ":/config").config;
   require_arithmetic(config_);
+  require_known_weights(file, config_);
   for (const auto& [name, shape] : file.weight_shapes())
     weights_.emplace(name, file.weight(name, shape));
   for (const std::string& name : file.case_names()) {

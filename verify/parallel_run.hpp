@@ -29,6 +29,7 @@ struct ParallelRun {
   std::vector<StepInputs> inputs = {};  // [dp]; what ranks know of each other is filled in
   std::size_t draft_steps = 0;
   bool target_runs = true;  // false: the drafter is fed the rows of a correct target (views only)
+  std::vector<CollectiveRecord>* collectives = nullptr;  // where those of rank 0 go
 };
 
 /// Sees what one rank makes: taps of the step, logits of all rows, and the draft passes.
@@ -71,6 +72,7 @@ void run_parallel(const ParallelRun& run, const WeightSource& source, OpsOf ops_
   exchange_row_counts(steps);
 
   SimMesh mesh(run.plan.parallel);
+  mesh.record(run.collectives);
   mesh.run(ops_of, [&](SimComms<Ops>& comms) {
     const Ops& ops = ops_of(comms.at);
     SimRank<Ops> rank(ops, comms.tp, comms.dp, comms.ep);

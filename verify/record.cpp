@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <set>
 #include <system_error>
 
 #include "reference/program/error.hpp"
@@ -252,12 +251,7 @@ std::string default_cases() {
 }
 
 std::vector<RecordedCase> cases_of(const GoldenFile& golden, const ModelConfig& config) {
-  std::set<std::string> known;
-  for (const WeightShape& weight : weight_shapes(config)) known.insert(weight.name);
-  for (const auto& [name, shape] : golden.weight_shapes())
-    if (!known.contains(name))
-      golden.file().fail(GoldenFile::weight_path(name),
-                         "is no weight of a model of this configuration");
+  require_known_weights(golden, config);
   std::vector<RecordedCase> cases;
   for (const std::string& name : golden.case_names())
     cases.push_back({name, golden.inputs(name, config.vocab_size), golden.mtp_step_count(name)});

@@ -32,7 +32,8 @@ int rounding_points(const std::string& tap) {
       {"embed_tokens", 0},
       {".input_layernorm", 2},           // residual sum, norm
       {".post_attention_layernorm", 2},  // residual sum, norm
-      {".self_attn", 11},  // frequency, table, products, sum, scores, scaled, probabilities, read, gate, gated, out
+      {".self_attn", 11},  // frequency, table, products, sum, scores, scaled, probabilities, read,
+                           // gate, gated, out
       {".self_attn.o_proj", 11},
       {".q_proj", 1},
       {".k_proj", 1},
@@ -80,8 +81,8 @@ int rounding_points(const std::string& tap) {
 }
 
 int rounding_points_of_layers(std::int64_t layers) {
-  // Input norm 2, projections 1 to the rotation or convolution, mixer 11, sums 2, post norm 2, router
-  // or gate 1, experts 6, shared and sum 3.
+  // Input norm 2, projections 1 to the rotation or convolution, mixer 11, sums 2, post norm 2,
+  // router or gate 1, experts 6, shared and sum 3.
   return int(28 * layers);
 }
 

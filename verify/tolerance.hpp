@@ -26,20 +26,21 @@ Bound float32_bound(const Comparison& comparison, std::int64_t columns);
 
 /// How many values between a tap and the taps before it are rounded to bfloat16, one after the
 /// other, in the implementation that rounds more often. 0 for an unknown name.
-/// Source: transformers 5.19.0 modeling_qwen3_next.py, modeling_qwen3_5_moe.py, integrations/moe.py.
+/// Source: transformers 5.19.0 modeling_qwen3_next.py, modeling_qwen3_5_moe.py,
+/// integrations/moe.py.
 int rounding_points(const std::string& tap);
 
-/// The same between the input of a model and the output of its first `layers` decoder layers: what a
-/// tap inherits that reads caches, since the context before a step is run end to end.
+/// The same between the input of a model and the output of its first `layers` decoder layers: what
+/// a tap inherits that reads caches, since the context before a step is run end to end.
 int rounding_points_of_layers(std::int64_t layers);
 
 /// True for a tap that depends on the caches of its layer.
 bool reads_caches(const std::string& tap);
 
-/// The bound of a bfloat16 tap that was computed from the trusted values of the taps before it, with
-/// n = rounding_points(tap). Two sides that round the same values in the same places differ only
-/// where accumulation order moves a value across the middle between two neighbours, and then by one
-/// step, 2^-7 of the value's power of two. Were every value moved at every point:
+/// The bound of a bfloat16 tap that was computed from the trusted values of the taps before it,
+/// with n = rounding_points(tap). Two sides that round the same values in the same places differ
+/// only where accumulation order moves a value across the middle between two neighbours, and then
+/// by one step, 2^-7 of the value's power of two. Were every value moved at every point:
 ///   max|error| <= n 2^-7 max|golden|;   relative L2 error <= sqrt(n) 2^-8
 /// (steps of random sign add as squares; a step is between 2^-8 and 2^-7 of its value).
 Bound bfloat16_bound(const Comparison& comparison, int points);

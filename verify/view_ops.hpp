@@ -23,7 +23,8 @@ class ViewOps {
   /// A view and the number of columns that this rank holds.
   struct Tensor : TokenView {
     std::int64_t width = 0;
-    std::int32_t origin = -1;  // in the origins of the run; -1: its rows are full, or always were so
+    std::int32_t origin =
+        -1;  // in the origins of the run; -1: its rows are full, or always were so
   };
   struct Ids {
     Rows rows;
@@ -142,7 +143,7 @@ class ViewOps {
   std::vector<std::string>* origins_;
   std::int32_t step_;
   mutable const ModulePath* module_ = nullptr;
-  mutable std::int64_t order_ = 0;                // operations so far
+  mutable std::int64_t order_ = 0;  // operations so far
 };
 
 }  // namespace tokenview

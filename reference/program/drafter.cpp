@@ -33,7 +33,7 @@ Batch next_draft_batch(const Batch& previous, const SampleRows& sampled,
                                                           : previous.row_tokens[std::size_t(row)]);
   next.tokens_across_dp = next.requests_across_dp = previous.requests_across_dp;
   next.input_ids.assign(next.positions.size(), 0);  // the ids are the drafts, handed over apart
-  if (!previous.mrope_positions.empty())  // text: all three rows advance alike
+  if (!previous.mrope_positions.empty())            // text: all three rows advance alike
     for (int axis = 0; axis < 3; ++axis)
       for (const std::int64_t row : sampled.rows)
         next.mrope_positions.push_back(

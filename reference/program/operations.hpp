@@ -123,7 +123,7 @@ concept ModelOps = Summable<Ops, typename Ops::Tensor> && Movable<Ops, typename 
   // Rows by index, and the greedy token of each row.
   { ops.index_rows(x, indices) } -> std::same_as<typename Ops::Tensor>;
   { ops.argmax(x) } -> std::same_as<typename Ops::Ids>;
-      { ops.select(ids, indices) } -> std::same_as<typename Ops::Ids>;
+  { ops.select(ids, indices) } -> std::same_as<typename Ops::Ids>;
   { ops.next_ids(ids, batch, indices, ids) } -> std::same_as<typename Ops::Ids>;
 };
 

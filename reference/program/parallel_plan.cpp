@@ -9,11 +9,16 @@ namespace tokenview {
 
 const char* to_string(ProtocolId id) {
   switch (id) {
-    case ProtocolId::S: return "S";
-    case ProtocolId::A: return "A";
-    case ProtocolId::B: return "B";
-    case ProtocolId::C: return "C";
-    case ProtocolId::D: return "D";
+    case ProtocolId::S:
+      return "S";
+    case ProtocolId::A:
+      return "A";
+    case ProtocolId::B:
+      return "B";
+    case ProtocolId::C:
+      return "C";
+    case ProtocolId::D:
+      return "D";
   }
   return "";
 }

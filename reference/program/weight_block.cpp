@@ -53,8 +53,7 @@ HostTensor sliced(const HostTensor& stored, const WeightBlock& block) {
   const bool per_expert = block.per_expert();
   const std::size_t out_axis = per_expert ? 1 : 0;
   const std::int64_t stored_out = stored.shape[out_axis];
-  const std::int64_t width =
-      stored.shape.size() == 1 ? 1 : stored.shape.back();
+  const std::int64_t width = stored.shape.size() == 1 ? 1 : stored.shape.back();
   const auto experts = indices(block.experts, per_expert ? stored.shape[0] : 1);
   const auto rows = indices(block.out, block.padded_out > 0 ? block.padded_out : stored_out);
   const auto cols = indices(block.in, width);

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <iostream>
+
+#include "reference/program/error.hpp"
+#include "verify/cli.hpp"
+#include "verify/cli_options.hpp"
+#include "verify/cost.hpp"
+#include "verify/model_argument.hpp"
+#include "verify/report.hpp"
+#include "verify/requests.hpp"
+
+namespace tokenview {
+namespace {
+
+struct CostArguments {
+  std::string model = "qwen3.5-122b";
+  std::string requests = "8192";
+  ParallelConfig parallel{.tp = 4, .enable_expert_parallel = true};
+  std::int64_t draft_steps = 1;
+  std::int64_t element_bytes = 2;
+  OutputFormat format = OutputFormat::text;
+};
+
+Exit cost(const CostArguments& arguments) {
+  const ModelConfig config = model_argument(arguments.model).reading.config;
+  require_arithmetic(config);
+  validate(config, arguments.parallel);
+  const auto inputs = inputs_of(parse_requests(arguments.requests, arguments.parallel.dp));
+  const bool records = arguments.format == OutputFormat::jsonl;
+  if (!records)
+    std::cout << arguments.model << ", tp=" << arguments.parallel.tp
+              << " dp=" << arguments.parallel.dp << " ep, requests " << arguments.requests << ", "
+              << arguments.element_bytes << " bytes an element; sent by rank 0 on rings\n"
+              << "protocol  purpose          calls  bytes\n";
+  for (const ProtocolId protocol :
+       {ProtocolId::S, ProtocolId::A, ProtocolId::B, ProtocolId::C, ProtocolId::D}) {
+    const Cost counted = cost_of({.config = config,
+                                  .plan = plan_for(config, arguments.parallel, protocol),
+                                  .inputs = inputs,
+                                  .draft_steps = std::size_t(arguments.draft_steps)},
+                                 double(arguments.element_bytes));
+    for (const CostLine& line : counted.lines) {
+      if (records) {
+        ReportRecord record{.kind = "cost"};
+        record.tap = line.purpose;
+        record.more = {{"protocol", std::string(to_string(protocol))},
+                       {"calls", line.calls},
+                       {"bytes", std::int64_t(line.bytes)}};
+        std::cout << json_line(record) << '\n';
+        continue;
+      }
+      const auto padded = [](std::string cell, std::size_t width) {
+        return cell + std::string(width > cell.size() ? width - cell.size() : 1, ' ');
+      };
+      std::cout << padded(to_string(protocol), 10) << padded(line.purpose, 17)
+                << padded(std::to_string(line.calls), 7) << std::int64_t(line.bytes) << '\n';
+    }
+  }
+  return Exit::match;
+}
+
+std::function<Exit()> add_options(CLI::App& app) {
+  const auto arguments = std::make_shared<CostArguments>();
+  app.add_option("--model", arguments->model,
+                 "Preset, config.json, golden file or checkpoint folder")
+      ->type_name("MODEL");
+  add_number(app, "--tp", arguments->parallel.tp, std::int64_t{1}, std::int64_t{32},
+             "Tensor parallel ranks");
+  add_number(app, "--dp", arguments->parallel.dp, std::int64_t{1}, std::int64_t{32},
+             "Data parallel ranks");
+  app.add_option("--tokens,--requests", arguments->requests, "Rows, as for run")
+      ->type_name("REQUESTS");
+  add_number(app, "--draft-steps", arguments->draft_steps, std::int64_t{0}, std::int64_t{16},
+             "MTP steps");
+  add_number(app, "--element-bytes", arguments->element_bytes, std::int64_t{1}, std::int64_t{8},
+             "Bytes an element; 2 for bfloat16");
+  add_choice(app, "--format", arguments->format, output_formats,
+             "Lines for people (default) or JSON Lines");
+  return [arguments] { return cost(*arguments); };
+}
+
+}  // namespace
+
+constinit const Verb cost_verb = {
+    "cost", "Count the collectives and bytes of every protocol",
+    "tokenview cost --model qwen3.5-122b --tp 4 --tokens 8192\n"
+    "    calls and bytes for the layers, the exits, the embedding and the expert dispatch\n"
+    "tokenview cost --tp 8 --tokens 1\n"
+    "    where padding dominates",
+    add_options};
+
+}  // namespace tokenview
