@@ -64,25 +64,31 @@ typename EigenOps<S>::Tensor EigenOps<S>::attention(const Tensor& q, const Tenso
     keys.pack(0, slot.keys.data() + kv_head * d, cache.width);
     values.pack(0, slot.values.data() + kv_head * d, 1, cache.width);
 
-    Tensor scores(rows, length);
-    gemm(q.data() + first * q.cols() + head * d, q.cols(), rows, keys, 0, scores.data(), length, 1);
-    for (std::int64_t t = 0; t < rows; ++t) {
-      S* row = scores.data() + t * length;
-      const std::int64_t visible = computed + t + 1;
-      for (std::int64_t j = 0; j < visible; ++j)
-        row[j] = rounded_by(Rounding::hf, rounded_by(Rounding::hf, row[j]) * scale);
-      const S largest = *std::max_element(row, row + visible);
-      S total = 0;
-      for (std::int64_t j = 0; j < visible; ++j) total += row[j] = std::exp(row[j] - largest);
-      for (std::int64_t j = 0; j < visible; ++j) row[j] = rounded_by(Rounding::hf, row[j] / total);
-      std::fill(row + visible, row + length, S(0));
-    }
-    S* to = out.data() + first * out.cols() + head * d;
-    gemm(scores.data(), length, rows, values, 0, to, out.cols(), 1);
-    if (rounding_ != Rounding::none)
-      for (std::int64_t t = 0; t < rows; ++t)
+    // In blocks of rows, so that scores take bounded memory whatever the length.
+    constexpr std::int64_t block = 256;
+    for (std::int64_t begin = 0; begin < rows; begin += block) {
+      const std::int64_t count = std::min(block, rows - begin);
+      Tensor scores(count, length);
+      gemm(q.data() + (first + begin) * q.cols() + head * d, q.cols(), count, keys, 0,
+           scores.data(), length, 1);
+      for (std::int64_t t = 0; t < count; ++t) {
+        S* row = scores.data() + t * length;
+        const std::int64_t visible = computed + begin + t + 1;
+        for (std::int64_t j = 0; j < visible; ++j)
+          row[j] = rounded_by(Rounding::hf, rounded_by(Rounding::hf, row[j]) * scale);
+        const S largest = *std::max_element(row, row + visible);
+        S total = 0;
+        for (std::int64_t j = 0; j < visible; ++j) total += row[j] = std::exp(row[j] - largest);
+        for (std::int64_t j = 0; j < visible; ++j)
+          row[j] = rounded_by(Rounding::hf, row[j] / total);
+        std::fill(row + visible, row + length, S(0));
+      }
+      S* to = out.data() + (first + begin) * out.cols() + head * d;
+      gemm(scores.data(), length, count, values, 0, to, out.cols(), 1);
+      for (std::int64_t t = 0; t < count && rounding_ != Rounding::none; ++t)
         for (std::int64_t i = 0; i < d; ++i)
           to[t * out.cols() + i] = rounded(to[t * out.cols() + i]);
+    }
   }
   return out;
 }

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <charconv>
 #include <chrono>
 #include <iostream>
 #include <new>
 #include <regex>
+#include <sstream>
 
 #include "reference/program/error.hpp"
+#include "reference/program/parallel_plan.hpp"
 #include "tokenview_version.hpp"
 #include "verify/check_report.hpp"
 #include "verify/cli.hpp"
@@ -249,30 +252,58 @@ std::function<Exit()> add_options(CLI::App& app) {
   add_choice(app, "--format", arguments->format, output_formats,
              "Lines for people (default) or JSON Lines with every tap");
   const auto matrix = std::make_shared<MatrixArguments>();
-  app.add_option_function<std::string>(
-         "--matrix",
-         [arguments, matrix](const std::string& word) {
-           if (word != "quick" && word != "full" && word != "true")
-             throw CLI::ValidationError("--matrix", "'" + word + "' is neither quick nor full");
-           arguments->matrix = true;
-           matrix->quick = word != "full";
-         },
-         "Every parallel configuration of the files on simulated ranks, numbers and views")
-      ->type_name("quick|full")
-      ->expected(0, 1)
-      ->default_str("quick");
-  app.add_option("--tp", matrix->tp, "Matrix: these tensor parallel degrees alone")
-      ->type_name("N")
-      ->delimiter(',');
-  app.add_option("--dp", matrix->dp, "Matrix: these data parallel degrees alone")
-      ->type_name("N")
-      ->delimiter(',');
-  app.add_option("--protocol", matrix->protocols, "Matrix: these protocols alone")
-      ->type_name("S|A|B|C|D")
-      ->delimiter(',');
-  app.add_option("--case", matrix->cases, "Matrix: these cases alone")
-      ->type_name("CASE")
-      ->delimiter(',');
+  CLI::Option* const matrix_option =
+      app.add_option_function<std::string>(
+             "--matrix",
+             [arguments, matrix](const std::string& word) {
+               if (word != "quick" && word != "full")
+                 throw CLI::ValidationError("--matrix",
+                                            text("'", printable(word),
+                                                 "' is neither quick nor full; before a "
+                                                 "file write --matrix=quick"));
+               arguments->matrix = true;
+               matrix->quick = word == "quick";
+             },
+             "Every parallel configuration of the files on simulated ranks, numbers and views")
+          ->type_name("quick|full")
+          ->expected(0, 1)
+          ->default_str("quick");
+  for (const char* other : {"--only", "--dtype", "--rounding", "--gdn", "--allow-ties"})
+    matrix_option->excludes(app.get_option(other));
+  const auto add_list = [&](const char* name, const char* type, const std::string& description,
+                            auto take) {
+    app.add_option_function<std::string>(
+           name,
+           [name, take](const std::string& list) {
+             std::stringstream words(list + ',');
+             for (std::string word; std::getline(words, word, ',');) take(name, word);
+           },
+           "Matrix: " + description + ", with commas between them")
+        ->type_name(type)
+        ->needs(matrix_option);
+  };
+  const auto degree = [](const char* name, const std::string& word) {
+    std::int64_t value = 0;
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+    if (error != std::errc() || end != word.data() + word.size() || value < 1 || value > 32)
+      throw CLI::ValidationError(name,
+                                 text("'", printable(word), "' is no whole number from 1 to 32"));
+    return value;
+  };
+  add_list("--tp", "N,...", "these tensor parallel degrees alone",
+           [matrix, degree](const char* name, const std::string& word) {
+             matrix->tp.push_back(degree(name, word));
+           });
+  add_list("--dp", "N,...", "these data parallel degrees alone",
+           [matrix, degree](const char* name, const std::string& word) {
+             matrix->dp.push_back(degree(name, word));
+           });
+  add_list("--protocol", "S|A|B|C|D,...", "these protocols alone",
+           [matrix](const char*, const std::string& word) {
+             matrix->protocols.push_back(to_string(parse_protocol(word)));
+           });
+  add_list("--case", "CASE,...", "these cases alone",
+           [matrix](const char*, const std::string& word) { matrix->cases.push_back(word); });
   return [arguments, matrix] {
     catch_interrupts();
     if (!arguments->matrix) return CheckRun(*arguments).run();

@@ -24,8 +24,7 @@ struct CostArguments {
 
 Exit cost(const CostArguments& arguments) {
   const ModelConfig config = model_argument(arguments.model).reading.config;
-  require_arithmetic(config);
-  validate(config, arguments.parallel);
+  require_simulable(config, arguments.parallel, arguments.draft_steps);
   const auto inputs = inputs_of(parse_requests(arguments.requests, arguments.parallel.dp));
   const bool records = arguments.format == OutputFormat::jsonl;
   if (!records)

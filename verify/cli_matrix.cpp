@@ -4,8 +4,11 @@
 #include <algorithm>
 #include <chrono>
 #include <iostream>
+#include <optional>
+#include <set>
 
 #include "reference/program/error.hpp"
+#include "reference/program/nearest.hpp"
 #include "verify/hdf5_text.hpp"
 #include "verify/interrupt.hpp"
 #include "verify/matrix.hpp"
@@ -52,15 +55,16 @@ struct Agreement {
 };
 
 std::string in_words(const MatrixResult& r) {
-  std::string line =
-      text(r.as_expected() ? "ok    " : "FAIL  ", r.entry.name(), ": views ",
-           r.views_clean() ? "clean" : plural(std::int64_t(r.findings.size()), "finding"),
-           ", numbers ", r.numbers_match() ? "match" : plural(r.failed, "failed tap"));
+  std::string line = text(
+      r.as_expected() ? "ok    " : "FAIL  ", r.entry.name(), ": views ",
+      r.views_clean() ? "clean" : plural(std::int64_t(r.findings.size()), "finding"), ", numbers ",
+      r.numbers_match()  ? std::string("match")
+      : !r.error.empty() ? "stopped: " + r.error
+                         : plural(r.failed, "failed tap"));
   if (r.expected_to_fail) line += ", as this protocol must at this row count";
   if (!r.as_expected() || r.expected_to_fail) {
     if (!r.findings.empty()) line += "; first " + to_string(r.findings.front());
     if (!r.problem.empty()) line += "; " + r.problem;
-    if (!r.error.empty()) line += "; " + r.error;
   }
   return line;
 }
@@ -81,7 +85,8 @@ ReportRecord record_of(const MatrixResult& r) {
                  {"failed", r.failed},
                  {"taps", r.taps},
                  {"values", r.values},
-                 {"expected_to_fail", r.expected_to_fail}};
+                 {"expected_to_fail", r.expected_to_fail},
+                 {"detail", r.error.empty() ? r.problem : r.error}};
   return record;
 }
 
@@ -97,14 +102,25 @@ bool selected(const MatrixArguments& arguments, const MatrixEntry& entry) {
 }  // namespace
 
 Exit run_matrix_check(const MatrixArguments& arguments) {
-  for (const std::string& protocol : arguments.protocols) parse_protocol(protocol);
   const bool records = arguments.format == OutputFormat::jsonl;
   Progress progress;
   Agreement all;
+  std::set<std::string> known_cases;
   std::int64_t skipped_files = 0;
   const auto start = std::chrono::steady_clock::now();
+  Exit exit = Exit::match;
   for (const std::string& path : arguments.goldens) {
-    const LoadedGolden golden(path);
+    std::optional<LoadedGolden> loaded;
+    try {
+      loaded.emplace(path);
+    } catch (const Error& error) {  // the others are still checked
+      std::cout.flush();
+      print_error(error.what());
+      exit = Exit::usage;
+      continue;
+    }
+    const LoadedGolden& golden = *loaded;
+    for (const auto& [name, unused] : golden.cases()) known_cases.insert(name);
     if (golden.dtype() != DType::float32) {  // sums over ranks round in an order of their own
       ++skipped_files;
       continue;
@@ -127,15 +143,24 @@ Exit run_matrix_check(const MatrixArguments& arguments) {
     if (!records)
       std::cout << (of_file.unexpected == 0 ? "ok    " : "FAIL  ") << printable(path) << ": "
                 << plural(of_file.count(), "configuration") << ", " << plural(of_file.taps, "tap")
-                << ", worst " << of_file.worst.metric << ' ' << of_file.worst.observed << " of "
-                << of_file.worst.allowed << " at " << of_file.worst_place << '\n';
+                << (of_file.worst_place.empty()
+                        ? std::string()
+                        : text(", worst ", of_file.worst.metric, ' ', of_file.worst.observed,
+                               " of ", of_file.worst.allowed, " at ", of_file.worst_place))
+                << '\n';
     all.add(of_file);
   }
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (all.count() == 0) {
-    print_error("nothing compared: no configuration of these files is selected");
-    return Exit::nothing_compared;
+    std::string problem = "nothing compared: no configuration of these files is selected";
+    for (const std::string& name : arguments.cases)
+      if (!known_cases.contains(name))
+        problem = text("nothing compared: --case '", printable(name), "' is in none of these files",
+                       suggestion(name, {known_cases.begin(), known_cases.end()}));
+    if (arguments.quick) problem += "; --matrix=full has more";
+    print_error(problem);
+    return more_important(exit, Exit::nothing_compared);
   }
   if (records) {
     ReportRecord summary{.kind = "summary"};
@@ -159,7 +184,7 @@ Exit run_matrix_check(const MatrixArguments& arguments) {
               << " not as expected, " << all.values << " values, "
               << text(std::int64_t(seconds * 10) / 10.0) << " s\n";
   }
-  return all.unexpected == 0 ? Exit::match : Exit::difference;
+  return more_important(exit, all.unexpected == 0 ? Exit::match : Exit::difference);
 }
 
 }  // namespace tokenview

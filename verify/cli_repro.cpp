@@ -92,7 +92,7 @@ Exit repro(const ReproArguments& arguments) {
   if (arguments.with_target) s.target_runs = true;
   if (arguments.repaired) s.protocol = s.repair;
   const ModelConfig config = model_argument(s.model).reading.config;
-  validate(config, s.parallel);
+  require_simulable(config, s.parallel, s.draft_steps);
 
   const ViewRunResult result = run_scenario(s, config, s.protocol);
   const bool clean = result.clean();

@@ -25,11 +25,10 @@ struct RunArguments {
 
 Exit run(const RunArguments& arguments) {
   const ModelConfig config = model_argument(arguments.model).reading.config;
-  require_arithmetic(config);
   const ProtocolId asked = parse_protocol(arguments.protocol);
-  validate(config, arguments.parallel);
-  if (arguments.parallel.pp > 1)
-    throw UsageError("--pp: pipeline stages are not simulated, expected 1");
+  require_simulable(config, arguments.parallel, arguments.draft_steps);
+  if (arguments.correct_target && arguments.draft_steps == 0)
+    throw UsageError("--correct-target without --draft-steps runs nothing");
   if (asked != ProtocolId::S &&
       !(arguments.parallel.tp > 1 && arguments.parallel.enable_expert_parallel))
     throw UsageError(text("--protocol ", arguments.protocol,
@@ -51,7 +50,7 @@ Exit run(const RunArguments& arguments) {
       std::cout << json_line(finding_record(finding)) << '\n';
     ReportRecord summary{.kind = "summary"};
     summary.verdict = result.clean() ? "match" : "finding";
-    summary.more = {{"findings", std::int64_t(result.findings.size())}};
+    summary.more = {{"findings", std::int64_t(result.findings.size())}, {"detail", result.error}};
     std::cout << json_line(summary) << '\n';
   } else {
     std::cout << "protocol " << to_string(plan.protocol) << ", tp=" << arguments.parallel.tp
@@ -70,24 +69,24 @@ Exit run(const RunArguments& arguments) {
 std::function<Exit()> add_options(CLI::App& app) {
   const auto arguments = std::make_shared<RunArguments>();
   app.add_option("--model", arguments->model,
-                 "Preset, config.json, golden file or checkpoint folder")
+                 "Preset, config.json, golden file or checkpoint folder; default: qwen3.5-moe")
       ->type_name("MODEL");
   app.add_option("--protocol", arguments->protocol,
-                 "Token layout: S (sequence parallelism off), A, B, C or D")
+                 "Token layout: S (sequence parallelism off, the default), A, B, C or D")
       ->type_name("S|A|B|C|D");
   add_number(app, "--tp", arguments->parallel.tp, std::int64_t{1}, max_degree,
-             "Tensor parallel ranks");
+             "Tensor parallel ranks; default: 4");
   add_number(app, "--dp", arguments->parallel.dp, std::int64_t{1}, max_degree,
              "Data parallel ranks");
-  add_number(app, "--pp", arguments->parallel.pp, std::int64_t{1}, max_degree, "Pipeline stages");
   app.add_flag("--ep,--enable-expert-parallel", arguments->parallel.enable_expert_parallel,
                "Whole experts a rank");
   app.add_option("--tokens,--requests", arguments->requests,
-                 "Rows: 10 on every dp rank, 3,5 a dp rank, or requests in full: 4+6/2+3c8v2r1 (+ "
+                 "Rows: 10 on every dp rank (the default), 3,5 a dp rank, or requests in full: "
+                 "4+6/2+3c8v2r1 (+ "
                  "between requests, / between dp ranks, c context, v drafts verified, r rejected)")
       ->type_name("REQUESTS");
   add_number(app, "--draft-steps", arguments->draft_steps, std::int64_t{0}, std::int64_t{16},
-             "MTP steps");
+             "MTP steps; default: 0");
   app.add_flag("--correct-target", arguments->correct_target,
                "Feed the drafter the rows of a correct target instead of running it");
   add_choice(app, "--format", arguments->format, output_formats,

@@ -33,9 +33,9 @@ void require_known_weights(const GoldenFile& golden, const ModelConfig& config) 
   for (const WeightShape& weight : weight_shapes(config)) known.insert(weight.name);
   for (const auto& [name, shape] : golden.weight_shapes())
     if (!known.contains(name))
-      golden.file().fail(
-          GoldenFile::weight_path(name),
-          text("no such weight in a ", to_string(config.model_type), " model of this configuration"));
+      golden.file().fail(GoldenFile::weight_path(name),
+                         text("no such weight in a ", to_string(config.model_type),
+                              " model of this configuration"));
 }
 
 template <class S>

@@ -72,6 +72,7 @@ std::unique_ptr<Hdf5File::Impl> Hdf5File::Impl::open(const std::string& path, st
 }
 
 Hdf5File Hdf5File::open_read(const std::string& path) {
+  if (path.empty()) throw FileError("'': an empty name, expected that of a file");
   const Hdf5Quiet quiet;
   const std::int64_t bytes = require_hdf5_signature(path);
   Impl::require_sound(path, bytes);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "reference/program/error.hpp"
+#include "reference/program/strict_json.hpp"
 
 namespace tokenview {
 namespace {
@@ -32,8 +33,8 @@ class RequestReader {
 
  private:
   [[noreturn]] void refuse(const std::string& problem) const {
-    throw UsageError(text("requests \"", input_, "\": ", problem, " at column ",
-                          input_.size() - rest_.size() + 1,
+    throw UsageError(text("requests \"", shortened(std::string(input_)), "\": ", problem,
+                          " at column ", input_.size() - rest_.size() + 1,
                           ", expected for example 10, 3,5 or 4+6/2+3c8v2r1"));
   }
   bool take(char c) {
@@ -75,12 +76,13 @@ std::vector<std::vector<Request>> parse_requests(std::string_view input, std::in
     throw UsageError("requests: empty, expected for example 10, 3,5 or 4+6/2+3c8v2r1");
   const bool commas = input.find(',') != std::string_view::npos;
   if (commas && input.find('/') != std::string_view::npos)
-    throw UsageError(text("requests \"", input, "\": both ',' and '/' between dp ranks"));
+    throw UsageError(text("requests \"", shortened(std::string(input)),
+                          "\": both ',' and '/' between dp ranks"));
   auto ranks = RequestReader(input).read(commas ? ',' : '/');
   if (ranks.size() == 1 && dp > 1) ranks.resize(std::size_t(dp), ranks.front());
   if (std::int64_t(ranks.size()) != dp)
-    throw UsageError(
-        text("requests \"", input, "\": for ", ranks.size(), " dp ranks, expected ", dp));
+    throw UsageError(text("requests \"", shortened(std::string(input)), "\": for ", ranks.size(),
+                          " dp ranks, expected ", dp));
   return ranks;
 }
 

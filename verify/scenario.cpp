@@ -115,6 +115,8 @@ Scenario read_scenario(const std::string& path) {
   s.expect = expected_finding(*expect);
   refuse_unread(section);
   in_scope(text(path, ": requests"), [&] { parse_requests(s.requests, s.parallel.dp); });
+  if (!s.target_runs && s.draft_steps == 0)
+    section.refuse("draft_steps", "0", "at least 1 where target_runs is false");
   if (s.draft_steps < 0 || s.draft_steps > 16)
     section.refuse("draft_steps", std::to_string(s.draft_steps), "0 to 16");
   return s;

@@ -48,6 +48,22 @@ class ViewRecorder final : public RankObserver<ViewOps> {
 
 }  // namespace
 
+void require_simulable(const ModelConfig& config, const ParallelConfig& parallel,
+                       std::int64_t draft_steps) {
+  require_arithmetic(config);
+  if (parallel.pp != 1)
+    throw ConfigError(
+        text("pipeline stages are not simulated: found pp=", parallel.pp, ", expected 1"));
+  constexpr auto most = std::int64_t(Completeness::max_summands);
+  if (parallel.tp > most || parallel.dp > most || parallel.tp * parallel.dp > most)
+    throw ConfigError(text("tp x dp = ", parallel.tp, " x ", parallel.dp, " ranks: at most ", most,
+                           " are simulated"));
+  validate(config, parallel);
+  if (draft_steps > 0 && config.num_mtp_layers == 0)
+    throw ConfigError(
+        text("the model has no MTP layer: found ", draft_steps, " draft steps, expected 0"));
+}
+
 ViewRunResult run_views(const ParallelRun& run, bool record_views) {
   const ParallelConfig& parallel = run.plan.parallel;
   const auto world = std::size_t(parallel.world_size());

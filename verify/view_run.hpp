@@ -23,6 +23,12 @@ struct ViewRunResult {
   bool clean() const { return findings.empty() && error.empty(); }
 };
 
+/// Throws ConfigError for what a symbolic run cannot follow: a family without a program, heads that
+/// do not divide, pipeline stages, more than Completeness::max_summands ranks, draft steps of a
+/// model without MTP.
+void require_simulable(const ModelConfig& config, const ParallelConfig& parallel,
+                       std::int64_t draft_steps);
+
 /// The symbolic run of a configuration: no numbers, no weights.
 ViewRunResult run_views(const ParallelRun& run, bool record_views);
 

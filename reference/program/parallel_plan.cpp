@@ -4,6 +4,7 @@
 #include <cctype>
 
 #include "reference/program/error.hpp"
+#include "reference/program/strict_json.hpp"
 
 namespace tokenview {
 
@@ -28,7 +29,7 @@ ProtocolId parse_protocol(std::string_view name) {
     for (const ProtocolId id :
          {ProtocolId::S, ProtocolId::A, ProtocolId::B, ProtocolId::C, ProtocolId::D})
       if (std::toupper(static_cast<unsigned char>(name[0])) == to_string(id)[0]) return id;
-  throw UsageError(text("protocol \"", name, "\": expected S, A, B, C or D"));
+  throw UsageError(text("protocol \"", shortened(std::string(name)), "\": expected S, A, B, C or D"));
 }
 
 ParallelPlan plan_for(const ModelConfig& config, const ParallelConfig& parallel,
