@@ -176,6 +176,17 @@ BOOST_AUTO_TEST_CASE(only_what_is_wanted_is_compared) {
   BOOST_TEST(Checked(golden_folder + "qwen3_next_tiny.h5", options).totals.taps == 0);
 }
 
+BOOST_AUTO_TEST_CASE(a_tap_that_cancels_is_judged_in_float64) {
+  const std::string path = TOKENVIEW_SOURCE_DIR "/data/tests/cancelling_tap.h5";
+  CheckOptions options;
+  options.wanted = [](const std::string&) { return true; };
+  const Checked checked(path, options);
+  BOOST_TEST(checked.totals.failed == 0);
+  BOOST_TEST(checked.totals.by_float64 == 3);  // the norm of a head's read, and what follows it
+  options.dtype = DType::float32;              // asked for by name: no second opinion
+  BOOST_TEST(Checked(path, options).totals.failed == 3);
+}
+
 BOOST_AUTO_TEST_CASE(each_tap_can_be_the_only_one_wanted) {
   const GoldenFile golden = GoldenFile::open(golden_folder + "qwen3_next_tiny.h5");
   std::vector<std::string> places = {"step1/positions", "step1/input_ids", "step1/logits",

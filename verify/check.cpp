@@ -75,7 +75,7 @@ class Checker final : public CaseObserver<S> {
  public:
   Checker(const GoldenFile& golden, const ModelConfig& config, const EigenOps<S>& ops,
           const CheckOptions& options, const std::string& file, const std::string& case_name,
-          const GoldenInputs& inputs, const Recorder* float64, CheckListener& listener)
+          const GoldenInputs& inputs, const Recorder* float64)
       : golden_(golden),
         config_(config),
         ops_(ops),
@@ -84,12 +84,11 @@ class Checker final : public CaseObserver<S> {
         case_(case_name),
         inputs_(inputs),
         float64_(float64),
-        listener_(listener),
         bfloat16_(golden.dtype() == DType::bfloat16 || ops.rounding() != Rounding::none) {
     begin_pass(golden.tap_names(case_name));
   }
 
-  CheckTotals totals;
+  std::vector<TapResult> results;  // in the order of the program
 
   TapSink<EigenOps<S>>* context_taps() override { return bfloat16_ ? &context_ties_ : nullptr; }
 
@@ -366,10 +365,7 @@ class Checker final : public CaseObserver<S> {
     return n == 1 ? list : '[' + list + ']';
   }
 
-  void report(TapResult result) {
-    totals.add(result, options_.allow_ties || bfloat16_);
-    listener_.tap(result);
-  }
+  void report(TapResult result) { results.push_back(std::move(result)); }
 
   const GoldenFile& golden_;
   const ModelConfig& config_;
@@ -379,7 +375,6 @@ class Checker final : public CaseObserver<S> {
   const std::string& case_;
   const GoldenInputs& inputs_;
   const Recorder* float64_;
-  CheckListener& listener_;
   bool bfloat16_;
   std::optional<std::int64_t> step_;
   std::set<std::string> expected_, seen_;
@@ -401,6 +396,23 @@ bool any_tap_wanted(const GoldenFile& golden, const CheckOptions& options, const
   return golden.mtp_step_count(case_name) > 0 && wanted("target", "draft_ids");
 }
 
+/// Where float32 is over a bound and float64 within it, float64's result stands.
+void prefer_float64(std::vector<TapResult>& results, const std::vector<TapResult>& float64) {
+  std::map<std::string, const TapResult*> matching;
+  for (const TapResult& tap : float64)
+    if (tap.verdict == Verdict::match) matching.emplace(tap.place(), &tap);
+  for (TapResult& tap : results) {
+    if (tap.verdict != Verdict::difference) continue;
+    const auto found = matching.find(tap.place());
+    if (found == matching.end()) continue;
+    const std::string in_float32 =
+        text("in float32 ", tap.metric, ' ', tap.observed, " of ", tap.allowed);
+    tap = *found->second;
+    tap.by_float64 = true;
+    tap.detail = in_float32;
+  }
+}
+
 template <class S>
 CheckTotals check_in(const GoldenFile& golden, const ModelConfig& config, Rounding rounding,
                      const CheckOptions& options, CheckListener& listener) {
@@ -410,6 +422,14 @@ CheckTotals check_in(const GoldenFile& golden, const ModelConfig& config, Roundi
   std::optional<SerialModel<double>> model64;
   if (options.compare_float64)
     model64.emplace(config, golden, EigenOps<double>(options.num_threads));
+
+  // A tap that cancels to little of its terms (a head's read before its norm, say) loses in float32
+  // what the recording kept by chance. Unless one arithmetic was asked for, float64 decides there.
+  const bool second_opinion =
+      std::is_same_v<S, float> && !options.dtype && golden.dtype() == DType::float32;
+  const EigenOps<double> ops64(options.num_threads, Rounding::none, options.gdn_form);
+  const bool ties_allowed =
+      options.allow_ties || golden.dtype() == DType::bfloat16 || rounding != Rounding::none;
 
   CheckTotals totals;
   for (const std::string& case_name : golden.case_names()) {
@@ -421,14 +441,27 @@ CheckTotals check_in(const GoldenFile& golden, const ModelConfig& config, Roundi
       throw FileError(text(golden.path(), ":/cases/", case_name,
                            "/mtp: the file has draft steps, but no weights mtp.*"));
     Recorder float64;
-    if (model64) run_case(*model64, inputs, steps, float64);
+    if (options.compare_float64) run_case(*model64, inputs, steps, float64);
     Checker<S> checker(golden, config, ops, options, file, case_name, inputs,
-                       model64 ? &float64 : nullptr, listener);
+                       options.compare_float64 ? &float64 : nullptr);
     checker.drafts(run_case(model, inputs, steps, checker));
-    checker.totals.seconds =
+    if (second_opinion && std::ranges::any_of(checker.results, [](const TapResult& tap) {
+          return tap.verdict == Verdict::difference;
+        })) {
+      if (!model64) model64.emplace(config, golden, ops64);
+      Checker<double> exact(golden, config, ops64, options, file, case_name, inputs, nullptr);
+      exact.drafts(run_case(*model64, inputs, steps, exact));
+      prefer_float64(checker.results, exact.results);
+    }
+    CheckTotals of_case;
+    for (const TapResult& tap : checker.results) {
+      of_case.add(tap, ties_allowed);
+      listener.tap(tap);
+    }
+    of_case.seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    listener.case_done(case_name, checker.totals);
-    totals.add(checker.totals);
+    listener.case_done(case_name, of_case);
+    totals.add(of_case);
   }
   return totals;
 }
@@ -459,6 +492,7 @@ void CheckTotals::add(const TapResult& tap, bool ties_allowed) {
   taps += 1;
   values += tap.values;
   ties += tap.verdict == Verdict::tie;
+  by_float64 += tap.by_float64;
   failed += !(tap.verdict == Verdict::match || (ties_allowed && tap.verdict == Verdict::tie));
   if (tap.metric != "rows" && tap.ratio() > worst_ratio) {
     worst_ratio = tap.ratio();
@@ -470,6 +504,7 @@ void CheckTotals::add(const CheckTotals& other) {
   taps += other.taps;
   values += other.values;
   ties += other.ties;
+  by_float64 += other.by_float64;
   failed += other.failed;
   seconds += other.seconds;
   if (other.worst_ratio > worst_ratio) {

@@ -33,7 +33,8 @@ struct TapResult {
   double relative_l2 = 0;
   std::int64_t outside_one_step = 0;  // bfloat16: values over one rounding step apart
   std::optional<double> float64;  // max|float32 - float64| / max|float64| of the reference itself
-  std::string detail;             // in words, where the verdict is not match
+  bool by_float64 = false;        // over the bound in float32, within it in float64
+  std::string detail;             // in words, where there is more to say
 
   double ratio() const { return observed == 0 ? 0 : observed / allowed; }
   /// "prefill/target/model.norm", "prefill/step0/mtp.fc"
@@ -46,8 +47,9 @@ struct CheckTotals {
   std::int64_t values = 0;
   std::int64_t failed = 0;  // taps with another verdict than match, or than a tie that is allowed
   std::int64_t ties = 0;
-  double worst_ratio = 0;  // observed / allowed
-  std::string worst_tap;   // its place
+  std::int64_t by_float64 = 0;  // taps that float64 decided
+  double worst_ratio = 0;       // observed / allowed
+  std::string worst_tap;        // its place
   double seconds = 0;
 
   void add(const TapResult& tap, bool ties_allowed);
@@ -75,10 +77,11 @@ class CheckListener {
 };
 
 /// Runs the serial reference on every case of a golden file and compares every tap, draft step and
-/// id with it. Float32 files by float32_bound(). In bfloat16 every tap is computed from the trusted
-/// values of the taps before it and held to bfloat16_bound(): an end-to-end run would measure how
-/// one early rounding spreads. Ids that differ are compared by the trusted scores, and the run goes
-/// on with the trusted ids.
+/// id with it. Float32 files by float32_bound(); a tap over it is judged
+/// again in float64 unless options.dtype names an arithmetic. In bfloat16 every tap is computed
+/// from the trusted values of the taps before it and held to bfloat16_bound(): an end-to-end run
+/// would measure how one early rounding spreads. Ids that differ are compared by the trusted
+/// scores, and the run goes on with the trusted ids.
 ///
 /// Throws FileError or ConfigError for a file that cannot be read or a model that cannot be run.
 CheckTotals check_golden(const std::string& path, const CheckOptions& options,

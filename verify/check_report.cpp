@@ -83,6 +83,7 @@ class TextReport final : public CheckReport {
     out_ << fmt::format(", {}, {}", plural(totals.taps, "tap"), plural(totals.values, "value"));
     if (totals.failed > 0) out_ << ", " << plural(totals.failed, "failed tap");
     if (totals.ties > 0) out_ << ", " << plural(totals.ties, "tie");
+    if (totals.by_float64 > 0) out_ << ", " << plural(totals.by_float64, "tap") << " by float64";
     if (totals.taps > 0) out_ << ", " << worst_text(run.tally, printable(run.worst_file) + ": ");
     out_ << fmt::format(", {:.2f} s\n", totals.seconds);
   }
@@ -120,6 +121,7 @@ class TextReport final : public CheckReport {
         fmt::format("{}, {}", plural(totals.taps, "tap"), plural(totals.values, "value"));
     if (totals.failed > 0) line += ", " + plural(totals.failed, "failed tap");
     if (totals.ties > 0) line += ", " + plural(totals.ties, "tie");
+    if (totals.by_float64 > 0) line += ", " + plural(totals.by_float64, "tap") + " by float64";
     if (totals.taps > 0) line += ", " + worst_text(tally, "");
     if (file.bfloat16)
       line +=
@@ -221,6 +223,7 @@ class JsonlReport final : public CheckReport {
                                            {"values", totals.values},
                                            {"failed", totals.failed},
                                            {"ties", totals.ties},
+                                           {"by_float64", totals.by_float64},
                                            {"seconds", totals.seconds}});
     if (tally.float64) record.more.emplace_back("float64", *tally.float64->float64);
     return record;
