@@ -35,12 +35,20 @@ ViewRunResult run_scenario(const Scenario& s, const ModelConfig& config, Protoco
                    true);
 }
 
-/// The last named tensor of the module that a finding is in, to show what every rank held there.
+/// The last named tensor of the module that a finding is in which the rank held as the finding
+/// says, in the first pass that has one: what every rank held there.
 const NamedView* view_at(const ViewRunResult& result, const Finding& finding) {
   const NamedView* found = nullptr;
-  for (const NamedView& view : result.views)
-    if (!finding.module.empty() && view.name.find(finding.module) != std::string::npos)
+  const auto pass_of = [](const NamedView& view) {
+    return view.name.substr(0, view.name.find('/'));
+  };
+  for (const NamedView& view : result.views) {
+    if (found != nullptr && pass_of(view) != pass_of(*found)) break;
+    const auto rank = std::size_t(finding.at.world);
+    if (!finding.module.empty() && view.name.find(finding.module) != std::string::npos &&
+        rank < view.by_rank.size() && to_map(view.by_rank[rank].rows) == finding.actual)
       found = &view;
+  }
   return found;
 }
 
