@@ -37,8 +37,8 @@ void ViewOps::made_by(Tensor& x, const char* op, const std::string& group) const
 }
 
 /// Rows that are not full any more: remembers what made them so, until they are full again.
-void ViewOps::note_rows(Tensor& x, const std::string& what) const {
-  if (x.origin >= 0) return;
+void ViewOps::note_rows(Tensor& x, const char* what) const {
+  if (origins_ == nullptr || x.origin >= 0) return;
   x.origin = std::int32_t(origins_->size());
   origins_->push_back(text(what, " in ", module_ == nullptr ? "" : module_->str()));
 }
@@ -197,7 +197,7 @@ ViewOps::Tensor ViewOps::gated_rms_norm(const Tensor& x, const Tensor& z, const 
   return x;
 }
 
-void ViewOps::require_tokens(const char* operation, const Rows& in_cache, const Rows&,
+void ViewOps::require_tokens(const char* operation, const Rows& in_cache,
                              std::size_t sequence) const {
   for (std::int64_t i = 0; i < in_cache.size(); ++i)
     if (in_cache.at(i).kind != RowKind::token) {
@@ -223,7 +223,7 @@ ViewOps::Tensor ViewOps::attention(const Tensor& q, const Tensor& k, const Tenso
       find(FindingKind::state, "attention", "cache", text(batch.num_computed[s], " rows"),
            text(past.size(), " rows"));
     past = past.slice(0, batch.num_computed[s]);
-    require_tokens("attention", past, full, s);
+    require_tokens("attention", past, s);
     past.append(k.rows.slice(batch.query_start_loc[s], batch.query_start_loc[s + 1]));
   }
   return q;
@@ -264,7 +264,7 @@ ViewOps::Tensor ViewOps::gated_delta_rule(const Tensor& qkv, const Tensor& beta,
     if (past.size() != batch.num_computed[s])
       find(FindingKind::state, "gated_delta_rule", "state", text(batch.num_computed[s], " tokens"),
            text(past.size(), " tokens"));
-    require_tokens("gated_delta_rule", past, full, s);
+    require_tokens("gated_delta_rule", past, s);
     state.after_row[slot].clear();
     for (std::int64_t t = first; t < last && batch.keep_states; ++t) {
       Rows after = past;

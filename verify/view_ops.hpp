@@ -48,10 +48,11 @@ class ViewOps {
   };
 
   /// Findings go to `findings`, in program order of this rank. `origins` is shared by all ranks of
-  /// a run: what took rows away from full, which tensors carry from rank to rank.
+  /// a run: what took rows away from full, which tensors carry from rank to rank; null: not noted,
+  /// which is faster.
   ViewOps(const RankCoordinates& at, std::vector<Finding>& findings,
-          std::vector<std::string>& origins, std::int32_t step = 0)
-      : at_(at), findings_(&findings), origins_(&origins), step_(step) {}
+          std::vector<std::string>* origins, std::int32_t step = 0)
+      : at_(at), findings_(&findings), origins_(origins), step_(step) {}
 
   void locate(const ModulePath& module) const { module_ = &module; }
   /// Told by a communicator of each result that it made.
@@ -133,9 +134,9 @@ class ViewOps {
   void require_complete(const char* operation, const char* tensor, const Tensor& x) const;
   void require_rows(const char* operation, const char* tensor, const Rows& expected,
                     const Rows& actual, std::int32_t origin = -1) const;
-  void require_tokens(const char* operation, const Rows& held, const Rows& expected_rows,
-                      std::size_t sequence) const;
-  void note_rows(Tensor& x, const std::string& what) const;
+  /// What a cache holds of a sequence is tokens, no pads and no mixtures.
+  void require_tokens(const char* operation, const Rows& held, std::size_t sequence) const;
+  void note_rows(Tensor& x, const char* what) const;
   std::string name(const TokenView& view) const { return to_string(view, step_); }
 
   RankCoordinates at_;

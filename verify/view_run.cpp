@@ -72,7 +72,8 @@ ViewRunResult run_views(const ParallelRun& run, bool record_views) {
   std::vector<std::string> origins;
   std::vector<ViewOps> ops;
   for (std::size_t rank = 0; rank < world; ++rank)
-    ops.emplace_back(coordinates_of(std::int64_t(rank), parallel), findings[rank], origins);
+    ops.emplace_back(coordinates_of(std::int64_t(rank), parallel), findings[rank],
+                     record_views ? &origins : nullptr);
 
   ViewRunResult result;
   try {
