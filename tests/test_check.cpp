@@ -181,10 +181,14 @@ BOOST_AUTO_TEST_CASE(a_tap_that_cancels_is_judged_in_float64) {
   CheckOptions options;
   options.wanted = [](const std::string&) { return true; };
   const Checked checked(path, options);
+  options.dtype = DType::float32;  // asked for by name: no second opinion
+  const Checked float32(path, options);
+  options.dtype = DType::float64;
+  BOOST_TEST(Checked(path, options).totals.failed == 0);
+  // How many taps float32 misses by rounding depends on the compiler and the instruction set: three
+  // with AVX-512 and optimisation, none without. Whatever it misses, float64 decides.
   BOOST_TEST(checked.totals.failed == 0);
-  BOOST_TEST(checked.totals.by_float64 == 3);  // the norm of a head's read, and what follows it
-  options.dtype = DType::float32;              // asked for by name: no second opinion
-  BOOST_TEST(Checked(path, options).totals.failed == 3);
+  BOOST_TEST(checked.totals.by_float64 == float32.totals.failed);
 }
 
 BOOST_AUTO_TEST_CASE(each_tap_can_be_the_only_one_wanted) {
