@@ -6,7 +6,6 @@
 
 #include "reference/program/presets.hpp"
 #include "tests/boost_test.hpp"
-#include "verify/model_argument.hpp"
 #include "verify/requests.hpp"
 #include "verify/scenario.hpp"
 #include "verify/view_report.hpp"
@@ -121,20 +120,11 @@ BOOST_AUTO_TEST_CASE(every_shipped_scenario_behaves_as_it_says) {
   const auto scenarios = read_scenarios(TOKENVIEW_SOURCE_DIR "/data/scenarios");
   BOOST_TEST(scenarios.size() >= 2u);
   for (const Scenario& s : scenarios) {
-    const ModelConfig config = model_argument(s.model).reading.config;
-    const auto outcome = [&](ProtocolId protocol) {
-      return run_views({.config = config,
-                        .plan = plan_for(config, s.parallel, protocol),
-                        .inputs = inputs_of(parse_requests(s.requests, s.parallel.dp)),
-                        .draft_steps = std::size_t(s.draft_steps),
-                        .target_runs = s.target_runs},
-                       false);
-    };
-    const ViewRunResult broken = outcome(s.protocol);
+    const ViewRunResult broken = run_scenario(s, s.protocol);
     BOOST_TEST((!broken.findings.empty() && s.expect.matches(broken.findings.front())),
                s.name << ": first "
                       << (broken.findings.empty() ? "none" : to_string(broken.findings.front())));
-    BOOST_TEST(outcome(s.repair).clean(), s.name);
+    BOOST_TEST(run_scenario(s, s.repair).clean(), s.name);
   }
 }
 

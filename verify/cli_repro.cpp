@@ -7,8 +7,6 @@
 #include "verify/cli.hpp"
 #include "verify/cli_options.hpp"
 #include "verify/data_folder.hpp"
-#include "verify/model_argument.hpp"
-#include "verify/requests.hpp"
 #include "verify/scenario.hpp"
 #include "verify/view_report.hpp"
 
@@ -25,15 +23,6 @@ struct ReproArguments {
   std::optional<std::string> requests;
   OutputFormat format = OutputFormat::text;
 };
-
-ViewRunResult run_scenario(const Scenario& s, const ModelConfig& config, ProtocolId protocol_id) {
-  return run_views({.config = config,
-                    .plan = plan_for(config, s.parallel, protocol_id),
-                    .inputs = inputs_of(parse_requests(s.requests, s.parallel.dp)),
-                    .draft_steps = std::size_t(s.draft_steps),
-                    .target_runs = s.target_runs},
-                   true);
-}
 
 /// The last named tensor of the module that a finding is in which the rank held as the finding
 /// says, in the first pass that has one: what every rank held there.
@@ -99,10 +88,8 @@ Exit repro(const ReproArguments& arguments) {
   if (arguments.requests) s.requests = *arguments.requests;
   if (arguments.with_target) s.target_runs = true;
   if (arguments.repaired) s.protocol = s.repair;
-  const ModelConfig config = model_argument(s.model).reading.config;
-  require_simulable(config, s.parallel, s.draft_steps);
 
-  const ViewRunResult result = run_scenario(s, config, s.protocol);
+  const ViewRunResult result = run_scenario(s, s.protocol);
   const bool clean = result.clean();
   const bool as_expected =
       arguments.repaired ? clean

@@ -13,6 +13,7 @@
 #include "reference/program/nearest.hpp"
 #include "reference/program/strict_json.hpp"
 #include "verify/data_folder.hpp"
+#include "verify/model_argument.hpp"
 #include "verify/requests.hpp"
 
 namespace tokenview {
@@ -135,6 +136,17 @@ std::vector<Scenario> read_scenarios(const std::string& folder) {
     scenarios.push_back(std::move(scenario));
   }
   return scenarios;
+}
+
+ViewRunResult run_scenario(const Scenario& s, ProtocolId protocol) {
+  const ModelConfig config = model_argument(s.model).reading.config;
+  require_simulable(config, s.parallel, s.draft_steps);
+  return run_views({.config = config,
+                    .plan = plan_for(config, s.parallel, protocol),
+                    .inputs = inputs_of(parse_requests(s.requests, s.parallel.dp)),
+                    .draft_steps = std::size_t(s.draft_steps),
+                    .target_runs = s.target_runs},
+                   true);
 }
 
 const Scenario& find_scenario(const std::vector<Scenario>& scenarios, const std::string& name) {

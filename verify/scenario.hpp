@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "reference/program/parallel_plan.hpp"
-#include "verify/finding.hpp"
+#include "verify/view_run.hpp"
 
 namespace tokenview {
 
@@ -45,6 +45,10 @@ Scenario read_scenario(const std::string& path);
 
 /// All scenarios of a folder, by name. Throws for a name or alias that two of them have.
 std::vector<Scenario> read_scenarios(const std::string& folder);
+
+/// The scenario's configuration on token views, under `protocol`: its own is the broken variant,
+/// the repair's the right one. Throws ConfigError for one that cannot be simulated.
+ViewRunResult run_scenario(const Scenario& scenario, ProtocolId protocol);
 
 /// By name or alias; letters in either case. Throws UsageError with the nearest name.
 const Scenario& find_scenario(const std::vector<Scenario>& scenarios, const std::string& name);

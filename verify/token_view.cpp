@@ -198,12 +198,6 @@ bool Completeness::add(const Completeness& other) {
   return true;
 }
 
-void Completeness::multiply(std::int32_t factor) {
-  for (std::int32_t i = 0; i < size_; ++i)
-    counts_[std::size_t(i)] = std::uint8_t(std::min(255, counts_[std::size_t(i)] * factor));
-  normalise();
-}
-
 /// Summands that repeat with a shorter period are summands of fewer ranks: a value of which every
 /// dp rank's part is contained is one over tp alone.
 void Completeness::normalise() {

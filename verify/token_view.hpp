@@ -107,7 +107,6 @@ class Completeness {
   /// Adds what `other` contains; false when the two do not count the same summands (a complete
   /// value and a partial one, say): then the sum has no meaning as a multiple of the true value.
   bool add(const Completeness& other);
-  void multiply(std::int32_t factor);
 
   bool operator==(const Completeness&) const = default;
 

@@ -71,11 +71,11 @@ class Protocol {
   }
 
   /// The feed-forward, as the module `mlp`, on the rows of the post-attention norm -> the rows of
-  /// the layer boundary, complete.
-  virtual T feed_forward(R& rank, const LayerCall&, const LayerWeights<W>& w,
+  /// the layer boundary, complete. A layer that scattered has a shard here, and keeps it.
+  virtual T feed_forward(R& rank, const LayerCall& call, const LayerWeights<W>& w,
                          const ModelConfig& config, const Batch& batch, const T& x) const {
     const T out =
-        local_feed_forward(rank, w, config, {plan.sequence_parallel_moe, false}, batch, x);
+        local_feed_forward(rank, w, config, {plan.sequence_parallel_moe, call.scatters}, batch, x);
     return w.moe && plan.sequence_parallel_moe ? out : rank.tp.all_reduce(out);
   }
 

@@ -32,12 +32,6 @@ class ProtocolD : public Protocol<R> {
     return call.scatters ? padded_reduce_scatter(rank, partial) : rank.tp.all_reduce(partial);
   }
 
-  T feed_forward(R& rank, const LayerCall& call, const LayerWeights<W>& w,
-                 const ModelConfig& config, const Batch& batch, const T& x) const override {
-    if (!call.scatters) return Protocol<R>::feed_forward(rank, call, w, config, batch, x);
-    return this->local_feed_forward(rank, w, config, {true, true}, batch, x);
-  }
-
   T model_exit(R& rank, LayerStream<T> stream, const W& norm, double eps,
                std::int64_t num_tokens) const override {
     const T normed = add_norm(rank, "norm", stream, norm, eps);
