@@ -1,35 +1,84 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reference/program/parallel_plan.hpp"
 
+#include <array>
 #include <cctype>
+#include <utility>
 
 #include "reference/program/error.hpp"
+#include "reference/program/nearest.hpp"
 #include "reference/program/strict_json.hpp"
 
 namespace tokenview {
+namespace {
 
-const char* to_string(ProtocolId id) {
-  switch (id) {
-    case ProtocolId::S:
-      return "S";
-    case ProtocolId::A:
-      return "A";
-    case ProtocolId::B:
-      return "B";
-    case ProtocolId::C:
-      return "C";
-    case ProtocolId::D:
-      return "D";
-  }
+constexpr std::array<std::pair<ProtocolId, const char*>, 13> protocol_names = {{
+    {ProtocolId::S, "S"},
+    {ProtocolId::A, "A"},
+    {ProtocolId::B, "B"},
+    {ProtocolId::C, "C"},
+    {ProtocolId::D, "D"},
+    {ProtocolId::E, "E"},
+    {ProtocolId::deferred, "deferred"},
+    {ProtocolId::vllm_48763, "vllm-48763"},
+    {ProtocolId::vllm_51927, "vllm-51927"},
+    {ProtocolId::vllm_53191, "vllm-53191"},
+    {ProtocolId::vllm_53191_shape, "vllm-53191-shape"},
+    {ProtocolId::vllm_58061, "vllm-58061"},
+    {ProtocolId::sglang, "sglang"},
+}};
+
+constexpr std::array<std::pair<Dispatch, const char*>, 3> dispatch_names = {{
+    {Dispatch::allgather_reducescatter, "allgather_reducescatter"},
+    {Dispatch::naive, "naive"},
+    {Dispatch::all_to_all, "all_to_all"},
+}};
+
+template <class Table, class Value>
+const char* name_in(const Table& table, Value value) {
+  for (const auto& [id, name] : table)
+    if (id == value) return name;
   return "";
 }
 
+template <class Table>
+auto value_in(const Table& table, std::string_view what, std::string_view asked) {
+  std::vector<std::string> names;
+  for (const auto& [id, name] : table) {
+    const std::string_view known = name;
+    names.emplace_back(known);
+    bool same = known.size() == asked.size();
+    for (std::size_t i = 0; same && i < known.size(); ++i)
+      same = std::tolower(static_cast<unsigned char>(known[i])) ==
+             std::tolower(static_cast<unsigned char>(asked[i]));
+    if (same) return id;
+  }
+  const std::string shown = shortened(std::string(asked));
+  throw UsageError(
+      text(what, " \"", shown, "\": expected one of ", joined(names), suggestion(shown, names)));
+}
+
+}  // namespace
+
+const char* to_string(ProtocolId id) { return name_in(protocol_names, id); }
+
+std::span<const ProtocolId> all_protocols() {
+  static const auto ids = [] {
+    std::array<ProtocolId, protocol_names.size()> all{};
+    for (std::size_t i = 0; i < all.size(); ++i) all[i] = protocol_names[i].first;
+    return all;
+  }();
+  return ids;
+}
+
 ProtocolId parse_protocol(std::string_view name) {
-  if (name.size() == 1)
-    for (const ProtocolId id :
-         {ProtocolId::S, ProtocolId::A, ProtocolId::B, ProtocolId::C, ProtocolId::D})
-      if (std::toupper(static_cast<unsigned char>(name[0])) == to_string(id)[0]) return id;
-  throw UsageError(text("protocol \"", shortened(std::string(name)), "\": expected S, A, B, C or D"));
+  return value_in(protocol_names, "protocol", name);
+}
+
+const char* to_string(Dispatch dispatch) { return name_in(dispatch_names, dispatch); }
+
+Dispatch parse_dispatch(std::string_view name) {
+  return value_in(dispatch_names, "dispatch", name);
 }
 
 ParallelPlan plan_for(const ModelConfig& config, const ParallelConfig& parallel,
@@ -37,22 +86,40 @@ ParallelPlan plan_for(const ModelConfig& config, const ParallelConfig& parallel,
   ParallelPlan plan;
   plan.parallel = parallel;
   plan.scatters.assign(std::size_t(config.num_hidden_layers), false);
+  if (protocol == ProtocolId::deferred) {
+    plan.protocol = protocol;
+    return plan;
+  }
   const bool possible =
       parallel.tp > 1 && parallel.enable_expert_parallel && config.num_experts > 0;
   if (protocol == ProtocolId::S || !possible) return plan;
 
-  plan.sequence_parallel_moe = true;
+  const bool is_static = protocol == ProtocolId::E || protocol == ProtocolId::vllm_58061;
+  if (is_static && parallel.pp > 1) {  // a gate without pipelines: sums are left to the next norm
+    plan.protocol = ProtocolId::deferred;
+    return plan;
+  }
+  plan.sequence_parallel_moe = plan.shared_expert_whole = true;
   plan.protocol = ProtocolId::A;
-  if (protocol == ProtocolId::A || parallel.pp > 1) return plan;
+  const bool has_pipelines =
+      protocol == ProtocolId::vllm_53191 || protocol == ProtocolId::vllm_53191_shape;
+  if (protocol == ProtocolId::A || (parallel.pp > 1 && !has_pipelines)) return plan;
   bool all_moe = true;
   for (std::int64_t i = 0; i < config.num_hidden_layers; ++i)
     all_moe = all_moe && config.is_moe_layer(i);
-  if (protocol == ProtocolId::D && !all_moe) return plan;
+  if ((protocol == ProtocolId::D || protocol == ProtocolId::vllm_51927) && !all_moe) return plan;
 
   plan.protocol = protocol;
+  if (is_static || protocol == ProtocolId::sglang) {
+    plan.scatters.assign(plan.scatters.size(), true);
+    plan.mtp_scatters = true;
+    plan.dense_whole = protocol != ProtocolId::vllm_58061;
+    plan.skips_pads = is_static;
+    return plan;
+  }
   for (std::int64_t i = 0; i < config.num_hidden_layers; ++i)
     plan.scatters[std::size_t(i)] = config.is_moe_layer(i);
-  plan.mtp_scatters = config.is_moe_layer(0);
+  plan.mtp_scatters = config.is_moe_layer(config.has_arithmetic() ? 0 : config.num_hidden_layers);
   return plan;
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -8,12 +9,39 @@
 
 namespace tokenview {
 
-/// The published communication protocols. C is B with the gather that the MTP lacked.
-enum class ProtocolId { S, A, B, C, D };
+/// The published communication protocols; each is one file, protocol_*.hpp.
+enum class ProtocolId {
+  S,           // sequence parallelism off
+  A,           // the MoE block alone chunks and gathers
+  B,           // reduce-scatter before the MoE, layout inferred (vllm PR 47006)
+  C,           // B, and the MTP gathers hidden and residual (PR 48429, PR 48036)
+  D,           // static: sharded from entry to exit (PR 50685)
+  E,           // static, dense feed-forwards replicated, MTP sharded at width 2H (PR 51434)
+  deferred,    // E's model with sequence parallelism off: sums are left to the next norm
+  vllm_48763,  // B, and the MTP adds on the shard, then gathers H
+  vllm_51927,  // D with auxiliary states packed into the exit's gather (closed)
+  vllm_53191,  // B with pipeline hand-over by flag; fewer tokens than ranks run replicated (open)
+  vllm_53191_shape,  // the same decided by row counts (vllm-ascend's form)
+  vllm_58061,        // E with the dense feed-forward still split over tp
+  sglang,            // scattered layout by a static table, ragged shards
+};
 const char* to_string(ProtocolId id);
+std::span<const ProtocolId> all_protocols();
 
-/// "S", "a", ... Throws UsageError with the nearest name.
+/// "S", "a", "vllm-48763", ... Throws UsageError with the nearest name.
 ProtocolId parse_protocol(std::string_view name);
+
+/// How rows reach the ranks that hold their experts.
+enum class Dispatch {
+  allgather_reducescatter,  // vllm all2all.py
+  naive,                    // a broadcast a rank, then an all-reduce; last in vllm 0.18.0
+  all_to_all,               // every row to the ranks of its experts, and back
+};
+const char* to_string(Dispatch dispatch);
+Dispatch parse_dispatch(std::string_view name);
+
+/// The model runner's generation. Source: vllm gpu_model_runner.py, gpu/model_runner.py.
+enum class RunnerVersion { V1, V2 };
 
 /// What a parallel configuration switches on, decided once before any layer runs.
 struct ParallelPlan {
@@ -22,6 +50,11 @@ struct ParallelPlan {
   bool sequence_parallel_moe = false;  // SPM: the MoE block works on token shards over tp
   std::vector<bool> scatters;          // [layers] RSM: the mixer's output is reduce-scattered
   bool mtp_scatters = false;           // the same for the MTP layer
+  bool shared_expert_whole = false;    // not split over tp; false under SPM is vllm issue 37856
+  bool dense_whole = false;            // dense feed-forwards not split over tp
+  bool skips_pads = false;             // a mask tells the router which rows are pads
+  Dispatch dispatch = Dispatch::allgather_reducescatter;
+  RunnerVersion runner = RunnerVersion::V1;
 
   bool scatters_all() const {
     for (const bool layer : scatters)
@@ -30,10 +63,11 @@ struct ParallelPlan {
   }
 };
 
-/// The plan of `protocol` for a model on these ranks. Without tensor or expert parallelism every
-/// protocol is S; pipelines, and under D models that mix dense and sparse layers, fall back to A.
-/// The MTP layer follows the rule for index 0 of its own stack.
-/// Source: vllm qwen3_next.py (PR 47006, PR 50685), config/parallel.py.
+/// The plan of `protocol` for a model on these ranks, where its gate is open: without tensor or
+/// expert parallelism every protocol is S; pipelines, and under D models that mix dense and sparse
+/// layers, fall back to A. The MTP layer follows the rule for index 0 of its own stack, in the
+/// DeepSeek and GLM families for the layer after the last.
+/// Source: vllm qwen3_next.py (PR 47006, PR 50685), deepseek_v2.py, config/parallel.py.
 ParallelPlan plan_for(const ModelConfig& config, const ParallelConfig& parallel,
                       ProtocolId protocol);
 

@@ -17,8 +17,7 @@ std::unique_ptr<Protocol<R>> make_protocol(const ParallelPlan& plan) {
       return std::make_unique<ProtocolC<R>>(plan);
     case ProtocolId::D:
       return std::make_unique<ProtocolD<R>>(plan);
-    case ProtocolId::S:
-    case ProtocolId::A:
+    default:
       break;
   }
   return std::make_unique<Protocol<R>>(plan);
@@ -32,7 +31,8 @@ inline WeightPlacement placement_of(const ParallelPlan& plan, std::int64_t tp_ra
           .expert_rank = ep_rank,
           .expert_size = plan.parallel.tp * plan.parallel.dp,
           .expert_parallel = plan.parallel.enable_expert_parallel,
-          .shared_expert_whole = plan.sequence_parallel_moe};
+          .shared_expert_whole = plan.shared_expert_whole,
+          .dense_whole = plan.dense_whole};
 }
 
 }  // namespace tokenview
