@@ -279,7 +279,8 @@ class WeightLoader {
     return {.pre_fc_norm_embedding = whole("mtp.pre_fc_norm_embedding.weight", {c_.hidden_size}),
             .pre_fc_norm_hidden = whole("mtp.pre_fc_norm_hidden.weight", {c_.hidden_size}),
             .fc = rows("mtp.fc.weight", {c_.hidden_size, 2 * c_.hidden_size}),
-            .layer = layer("mtp.layers.0.", LayerType::full_attention, c_.is_moe_layer(0)),
+            .layer = layer("mtp.layers.0.", LayerType::full_attention,
+                           c_.is_moe_layer(c_.first_mtp_layer())),
             .norm = whole("mtp.norm.weight", {c_.hidden_size})};
   }
 
