@@ -253,8 +253,9 @@ Gate gate_of(const EngineRelease& release, const ParallelConfig& parallel, std::
   return gate;
 }
 
-RunnerVersion default_runner(const EngineRelease& release, ReleaseFamily family) {
-  return is_qwen(family) ? release.qwen_runner : RunnerVersion::V1;
+std::optional<RunnerVersion> default_runner(const EngineRelease& release, ReleaseFamily family) {
+  if (!is_qwen(family)) return {};
+  return release.qwen_runner;
 }
 
 std::optional<std::int64_t> idle_rank_rows(const EngineRelease& release, std::int64_t draft_steps) {
@@ -275,7 +276,7 @@ ParallelPlan plan_for(const ModelConfig& config, const ParallelConfig& parallel,
 
   ParallelPlan plan = plan_for(config, parallel, protocol);
   if (is_qwen(family) && release.splits_shared_expert) plan.shared_expert_whole = false;
-  plan.runner = default_runner(release, family);
+  plan.runner = default_runner(release, family).value_or(RunnerVersion::V1);
   plan.skips_pads = release.pad_mask == PadMask::every_runner ||
                     (release.pad_mask == PadMask::runner_v2 && plan.runner == RunnerVersion::V2);
   plan.dispatch = backend_in(release, asked).dispatch;

@@ -78,13 +78,13 @@ struct Gate {
 Gate gate_of(const EngineRelease& release, const ParallelConfig& parallel,
              std::string_view backend = default_backend);
 
-/// The runner that a release takes by default. Only known for the Qwen families: others get V1.
-RunnerVersion default_runner(const EngineRelease& release, ReleaseFamily family);
+/// The runner that a release takes by default, where known: for the Qwen families.
+std::optional<RunnerVersion> default_runner(const EngineRelease& release, ReleaseFamily family);
 
 /// Rows of the dummy request of a dp rank without work, where known. Source: vllm gpu_worker.py.
 std::optional<std::int64_t> idle_rank_rows(const EngineRelease& release, std::int64_t draft_steps);
 
-/// The plan that a release makes for a model on these ranks.
+/// The plan that a release makes for a model on these ranks. Where the runner is not known, V1.
 ParallelPlan plan_for(const ModelConfig& config, const ParallelConfig& parallel,
                       const EngineRelease& release, std::string_view backend = default_backend);
 

@@ -61,6 +61,8 @@ struct ParallelPlan {
       if (!layer) return false;
     return !scatters.empty();
   }
+
+  bool operator==(const ParallelPlan&) const = default;
 };
 
 /// The plan of `protocol` for a model on these ranks, where its gate is open: without tensor or
