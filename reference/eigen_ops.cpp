@@ -54,7 +54,9 @@ typename EigenOps<S>::Tensor EigenOps<S>::embed(const Ids& ids, const Weight& ta
                                                 std::int64_t first_row) const {
   Tensor out = Tensor::Zero(Eigen::Index(ids.size()), table.packed.in());
   for (std::size_t t = 0; t < ids.size(); ++t) {
-    const std::int64_t row = ids[t] - first_row;
+    const std::int64_t row = ids[t] - (first_row == unmasked_vocabulary ? 0 : first_row);
+    if (first_row == unmasked_vocabulary && row >= table.packed.out())
+      throw ShapeError(text("embed: id ", row, " is out of range for ", table.packed.out(), " rows"));
     if (row < 0 || row >= table.packed.out()) continue;  // another rank's
     for (std::int64_t i = 0; i < table.packed.in(); ++i)
       out(Eigen::Index(t), i) = table.packed.at(0, row, i);
@@ -234,19 +236,6 @@ template <class S>
 typename EigenOps<S>::Tensor EigenOps<S>::pad_rows(const Tensor& x, std::int64_t count) const {
   Tensor out = Tensor::Zero(x.rows() + count, x.cols());
   out.topRows(x.rows()) = x;
-  return out;
-}
-
-template <class S>
-typename EigenOps<S>::Tensor EigenOps<S>::index_rows(const Tensor& x,
-                                                     const std::vector<std::int64_t>& rows) const {
-  Tensor out(Eigen::Index(rows.size()), x.cols());
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (rows[i] < 0 || rows[i] >= x.rows())
-      throw ShapeError(
-          text("index_rows: index ", rows[i], " is out of range for ", x.rows(), " rows"));
-    out.row(Eigen::Index(i)) = x.row(rows[i]);
-  }
   return out;
 }
 

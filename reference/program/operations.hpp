@@ -15,6 +15,9 @@ namespace tokenview {
 /// The two axes of every activation: rows are tokens, cols are features.
 enum class Axis { rows, cols };
 
+/// The first row of a vocabulary block that is looked up without leaving out the ids of others.
+inline constexpr std::int64_t unmasked_vocabulary = -1;
+
 /// Attention heads of one rank.
 struct AttentionShape {
   std::int64_t num_heads;     // query heads of this rank
@@ -69,7 +72,8 @@ concept ModelOps = Summable<Ops, typename Ops::Tensor> && Movable<Ops, typename 
              typename Ops::KvCache& kv, typename Ops::GdnState& gdn, const Batch& batch,
              const WeightSource& source, const WeightBlock& block, const AttentionShape& heads,
              const RopeShape& rope, const GdnShape& gdn_shape,
-             const std::vector<std::int64_t>& indices, std::int64_t n, double eps, bool flag) {
+             const std::vector<std::int64_t>& indices, const typename Ops::Mask& mask,
+             const Range& range, std::int64_t n, double eps, bool flag) {
   typename Ops::Tensor;
   // Weights, ids and caches.
   { ops.load(source, block) } -> std::same_as<typename Ops::Weight>;
@@ -115,13 +119,34 @@ concept ModelOps = Summable<Ops, typename Ops::Tensor> && Movable<Ops, typename 
   // Experts.
   { ops.route(x, n, flag) } -> std::same_as<typename Ops::Routing>;  // logits, k, renormalise
   { ops.experts(x, routing, w, w, n) } -> std::same_as<typename Ops::Tensor>;  // from expert n on
+  { ops.rows_for(routing, range) } -> std::same_as<std::vector<std::int64_t>>;  // with such experts
+  { ops.take_rows(x, indices) } -> std::same_as<typename Ops::Tensor>;          // none is checked
+  { ops.take_rows(routing, indices) } -> std::same_as<typename Ops::Routing>;
+  { ops.add_rows(x, indices, n) } -> std::same_as<typename Ops::Tensor>;  // into n rows of zeros
+  ops.require_capacity(routing, n);  // pairs that one expert's buffer holds
+  ops.count_load(routing, n);        // of the first n rows, for load balancing
   // Pads. Their rows belong to no token.
   { ops.pad_rows(x, n) } -> std::same_as<typename Ops::Tensor>;  // n zero rows at the end
   { ops.trim(x, n) } -> std::same_as<typename Ops::Tensor>;  // the first n rows; drops pads only
+  { ops.blank(n, n) } -> std::same_as<typename Ops::Tensor>;       // zeros of no token
+  { ops.into_buffer(x, n) } -> std::same_as<typename Ops::Tensor>;  // n rows, x and then old ones
+  // Which rows are the runner's pads, cut and padded like the rows; those get no expert. `flag`:
+  // the mask has a row for each row, so that no pad may be left.
+  { ops.pad_mask(batch) } -> std::same_as<typename Ops::Mask>;
+  { ops.skip_pads(routing, mask, flag) } -> std::same_as<typename Ops::Routing>;
   // The rows of `batch`, all of them, complete: what leaves the model. Numbers cannot tell.
   ops.require_full(x, batch, "what it is");
+  ops.require_ids(ids, batch, "what they are");
+  ops.require_side(batch, batch, "of what");  // side data: as the step has it, as it is seen
+  // Flat slice n of n equal ones, and back: what a pipeline stage sends.
+  { ops.flat_slice(x, n, n) } -> std::same_as<typename Ops::Tensor>;
+  { ops.is_flat(x, n) } -> std::same_as<bool>;  // of rows of n columns
+  { ops.unflatten(x, n) } -> std::same_as<typename Ops::Tensor>;
   // Rows by index, and the greedy token of each row.
   { ops.index_rows(x, indices) } -> std::same_as<typename Ops::Tensor>;
+  { ops.index_rows(x, indices, indices) } -> std::same_as<typename Ops::Tensor>;  // found, and due
+  { ops.first_rows(x, n, flag) } -> std::same_as<typename Ops::Tensor>;  // read through a pointer?
+  { ops.pad_ids(ids, n) } -> std::same_as<typename Ops::Ids>;
   { ops.argmax(x) } -> std::same_as<typename Ops::Ids>;
   { ops.select(ids, indices) } -> std::same_as<typename Ops::Ids>;
   { ops.next_ids(ids, batch, indices, ids) } -> std::same_as<typename Ops::Ids>;
