@@ -179,18 +179,26 @@ class EigenOps {
     return axis == Axis::rows ? x.rows() : x.cols();
   }
   std::int64_t extent(const Routing& x, Axis axis) const { return extent(x.weights, axis); }
-  const char* dtype_name(const Tensor&) const {
-    if constexpr (std::is_same_v<S, double>) return "float64";
-    return rounding_ == Rounding::none ? "float32" : "bfloat16";
+  ElementType element_type(const Tensor&) const {
+    if constexpr (std::is_same_v<S, double>) return {"float64", 8};
+    return rounding_ == Rounding::none ? ElementType{"float32", 4} : ElementType{"bfloat16", 2};
+  }
+  ElementType element_type(const Routing&) const {
+    return {"routing", 8};  // an int32 and a float32, as engines send them
   }
   std::int64_t extent(const Mask& x, Axis) const { return std::int64_t(x.size()); }
-  const char* dtype_name(const Routing&) const { return "routing"; }
   Tensor slice(const Tensor& x, Axis axis, std::int64_t begin, std::int64_t end) const;
-  Tensor concat(std::span<const Tensor> parts, Axis axis) const;
-  Tensor sum(std::span<const Tensor> parts) const;
+  Tensor concat(std::span<const Tensor* const> parts, Axis axis) const;
+  void concat(std::span<const Tensor* const> parts, Axis axis,
+              std::span<Tensor* const> results) const;
+  /// A bfloat16 sum is rounded after every addition, as on a ring.
+  Tensor sum(std::span<const Tensor* const> parts, Axis axis, std::int64_t begin,
+             std::int64_t end) const;
+  void sum(std::span<const Tensor* const> parts, Axis axis, std::int64_t begin, std::int64_t end,
+           std::span<Tensor* const> results) const;
   Routing slice(const Routing& x, Axis axis, std::int64_t begin, std::int64_t end) const;
   Mask slice(const Mask& x, Axis axis, std::int64_t begin, std::int64_t end) const;
-  Routing concat(std::span<const Routing> parts, Axis axis) const;
+  Routing concat(std::span<const Routing* const> parts, Axis axis) const;
 
  private:
   S rounded(S value) const {

@@ -369,9 +369,10 @@ ViewOps::Tensor ViewOps::slice(const Tensor& x, Axis axis, std::int64_t begin,
   return part;
 }
 
-ViewOps::Tensor ViewOps::concat(std::span<const Tensor> parts, Axis axis) const {
-  Tensor whole = parts.front();
-  for (const Tensor& part : parts.subspan(1)) {
+ViewOps::Tensor ViewOps::concat(std::span<const Tensor* const> parts, Axis axis) const {
+  Tensor whole = *parts.front();
+  for (const Tensor* each : parts.subspan(1)) {
+    const Tensor& part = *each;
     if (!(part.sum == whole.sum))
       find(FindingKind::completeness, "concat", "parts", to_string(whole.sum), to_string(part.sum));
     if (axis == Axis::rows) {
@@ -391,9 +392,14 @@ ViewOps::Tensor ViewOps::concat(std::span<const Tensor> parts, Axis axis) const 
   return whole;
 }
 
-ViewOps::Tensor ViewOps::sum(std::span<const Tensor> parts) const {
-  Tensor total = parts.front();
-  for (const Tensor& part : parts.subspan(1)) {
+ViewOps::Tensor ViewOps::sum(std::span<const Tensor* const> parts, Axis axis, std::int64_t begin,
+                             std::int64_t end) const {
+  const bool all = begin == 0 && end == extent(*parts.front(), axis);
+  Tensor total = all ? *parts.front() : slice(*parts.front(), axis, begin, end);
+  for (const Tensor* each : parts.subspan(1)) {
+    Tensor cut;
+    if (!all) cut = slice(*each, axis, begin, end);
+    const Tensor& part = all ? *each : cut;
     require_rows("sum", "parts", total.rows, part.rows, part.origin);
     total.rows = mixed(total.rows, part.rows);
     if (!total.sum.add(part.sum))
@@ -413,9 +419,9 @@ ViewOps::Routing ViewOps::slice(const Routing& x, Axis, std::int64_t begin,
   return part;
 }
 
-ViewOps::Routing ViewOps::concat(std::span<const Routing> parts, Axis) const {
-  Routing whole = parts.front();
-  for (const Routing& part : parts.subspan(1)) whole.rows.append(part.rows);
+ViewOps::Routing ViewOps::concat(std::span<const Routing* const> parts, Axis) const {
+  Routing whole = *parts.front();
+  for (const Routing* part : parts.subspan(1)) whole.rows.append(part->rows);
   return whole;
 }
 

@@ -172,16 +172,17 @@ class ViewOps {
   std::int64_t extent(const Routing& x, Axis axis) const {
     return axis == Axis::rows ? x.rows.size() : x.experts_per_token;
   }
-  const char* dtype_name(const Tensor&) const { return "view"; }
-  const char* dtype_name(const Routing&) const { return "routing"; }
+  ElementType element_type(const Tensor&) const { return {"view", 0}; }
+  ElementType element_type(const Routing&) const { return {"routing", 0}; }
   Tensor slice(const Tensor& x, Axis axis, std::int64_t begin, std::int64_t end) const;
-  Tensor concat(std::span<const Tensor> parts, Axis axis) const;
-  Tensor sum(std::span<const Tensor> parts) const;
+  Tensor concat(std::span<const Tensor* const> parts, Axis axis) const;
+  Tensor sum(std::span<const Tensor* const> parts, Axis axis, std::int64_t begin,
+             std::int64_t end) const;
   Routing slice(const Routing& x, Axis axis, std::int64_t begin, std::int64_t end) const;
   Mask slice(const Mask& x, Axis, std::int64_t begin, std::int64_t end) const {
     return {x.rows.slice(begin, end)};
   }
-  Routing concat(std::span<const Routing> parts, Axis axis) const;
+  Routing concat(std::span<const Routing* const> parts, Axis axis) const;
 
   /// The rows that full means for this rank's batch: its tokens, then the runner's pads.
   Rows expected(const Batch& batch) const;

@@ -46,19 +46,39 @@ struct GdnShape {
   std::int64_t group() const { return num_value_heads / num_key_heads; }
 };
 
+/// What a tensor consists of, for messages and volumes.
+struct ElementType {
+  const char* name;    // "float32", ...
+  std::int64_t bytes;  // on the wire; 0: stands for numbers of any type
+};
+
 /// How a tensor is split, joined and summed: all that a collective has to know of it.
 template <class Ops, class X>
-concept Movable = requires(const Ops& ops, const X& x, std::span<const X> parts, Axis axis,
-                           std::int64_t begin, std::int64_t end) {
+concept Movable = std::default_initializable<X> &&
+    requires(const Ops& ops, const X& x, std::span<const X* const> parts, Axis axis,
+             std::int64_t begin, std::int64_t end) {
   { ops.slice(x, axis, begin, end) } -> std::same_as<X>;  // [begin, end) of an axis
   { ops.concat(parts, axis) } -> std::same_as<X>;         // in the order given
   { ops.extent(x, axis) } -> std::same_as<std::int64_t>;
-  { ops.dtype_name(x) } -> std::same_as<const char*>;  // of its elements
+  { ops.element_type(x) } -> std::same_as<ElementType>;
 };
 template <class Ops, class X>
-concept Summable = Movable<Ops, X> && requires(const Ops& ops, std::span<const X> parts) {
-  { ops.sum(parts) } -> std::same_as<X>;  // in the order given
+concept Summable = Movable<Ops, X> && requires(const Ops& ops, std::span<const X* const> parts,
+                                               Axis axis, std::int64_t begin, std::int64_t end) {
+  // The slice [begin, end) of the sum, added in the order given.
+  { ops.sum(parts, axis, begin, end) } -> std::same_as<X>;
 };
+
+/// Arithmetic that makes the equal results of several ranks in one pass over the inputs: each of
+/// `results` gets the join, or the slice of the sum. Not for operations that note something of the
+/// rank that they run on.
+template <class Ops, class X>
+concept Replicable = Movable<Ops, X> && requires(const Ops& ops, std::span<const X* const> parts,
+                                                 Axis axis, std::span<X* const> results) {
+  ops.concat(parts, axis, results);
+} &&(!Summable<Ops, X> ||
+     requires(const Ops& ops, std::span<const X* const> parts, Axis axis, std::int64_t n,
+              std::span<X* const> results) { ops.sum(parts, axis, n, n, results); });
 
 /// The arithmetic of the model, at the grain of an engine's kernels. The same program runs on
 /// numbers (EigenOps), on a GPU and on token views; what an operation requires of its operands and
@@ -157,7 +177,8 @@ concept ModelOps = Summable<Ops, typename Ops::Tensor> && Movable<Ops, typename 
 template <class Comm, class Ops>
 concept Communicator = requires(Comm& comm, const typename Ops::Tensor& x, Axis axis,
                                 const typename Ops::Routing& routing,
-                                const std::vector<std::int64_t>& sizes, const ModulePath& module) {
+                                const std::vector<std::int64_t>& sizes, std::int64_t peer,
+                                const ModulePath& module) {
   { comm.rank() } -> std::convertible_to<std::int64_t>;
   { comm.size() } -> std::convertible_to<std::int64_t>;
   comm.locate(module);                                           // where the rank is, for messages
@@ -170,6 +191,17 @@ concept Communicator = requires(Comm& comm, const typename Ops::Tensor& x, Axis 
   { comm.all_gather_v(x, sizes) } -> std::same_as<typename Ops::Tensor>;
   { comm.reduce_scatter_v(x, sizes) } -> std::same_as<typename Ops::Tensor>;
   { comm.all_gather_v(routing, sizes) } -> std::same_as<typename Ops::Routing>;
+  // Rows cut in rank order, part i for rank i; the parts received, joined in rank order.
+  { comm.all_to_all(x) } -> std::same_as<typename Ops::Tensor>;  // equal parts
+  {
+    comm.all_to_all_v(x, sizes, sizes)
+    } -> std::same_as<typename Ops::Tensor>;  // rows to each rank, rows from each
+  { comm.all_to_all_v(routing, sizes, sizes) } -> std::same_as<typename Ops::Routing>;
+  { comm.broadcast(x, peer) } -> std::same_as<typename Ops::Tensor>;  // x of the rank `peer`
+  comm.barrier();
+  // From one rank of the group to another; both wait for each other.
+  comm.send(x, peer);
+  { comm.template recv<typename Ops::Tensor>(peer) } -> std::same_as<typename Ops::Tensor>;
 };
 
 }  // namespace tokenview
