@@ -10,31 +10,11 @@
 
 namespace tokenview {
 
-/// Where a rank is in a dp x pp x tp world; ranks are numbered with tp fastest.
-/// Source: vllm parallel_state.py; expert parallelism spans dp x tp at one pipeline stage.
-struct RankCoordinates {
-  std::int64_t world = 0;
-  std::int64_t tp = 0;
-  std::int64_t pp = 0;
-  std::int64_t dp = 0;
-  std::int64_t ep = 0;
-};
-
-inline RankCoordinates coordinates_of(std::int64_t world, const ParallelConfig& parallel) {
-  RankCoordinates at;
-  at.world = world;
-  at.tp = world % parallel.tp;
-  at.pp = world / parallel.tp % parallel.pp;
-  at.dp = world / (parallel.tp * parallel.pp);
-  at.ep = at.dp * parallel.tp + at.tp;
-  return at;
-}
-
 /// One rank's ends of its groups.
 template <class Ops>
 struct SimComms {
   RankCoordinates at;
-  SimComm<Ops> tp, dp, ep;
+  SimComm<Ops> tp, dp, ep, pp;
 };
 
 /// A simulated dp x pp x tp world with its groups.
@@ -60,15 +40,22 @@ class SimMesh {
                          }));
       ep_.emplace_back(world_, "ep", members([&](const RankCoordinates& r) { return r.pp == pp; }));
     }
+    for (std::int64_t dp = 0; dp < parallel.dp; ++dp)
+      for (std::int64_t tp = 0; tp < parallel.tp; ++tp)
+        pp_.emplace_back(world_, "pp", members([&](const RankCoordinates& r) {
+                           return r.dp == dp && r.tp == tp;
+                         }));
   }
 
   const ParallelConfig& parallel() const { return parallel_; }
   Group& tp(const RankCoordinates& at) { return tp_[std::size_t(at.dp * parallel_.pp + at.pp)]; }
   Group& dp(const RankCoordinates& at) { return dp_[std::size_t(at.pp * parallel_.tp + at.tp)]; }
   Group& ep(const RankCoordinates& at) { return ep_[std::size_t(at.pp)]; }
+  Group& pp(const RankCoordinates& at) { return pp_[std::size_t(at.dp * parallel_.tp + at.tp)]; }
 
-  /// See World::record().
+  /// See World::record(), World::traffic().
   void record(std::vector<CollectiveRecord>* log) { world_.record(log); }
+  Traffic traffic(std::int64_t rank) const { return world_.traffic(rank); }
 
   /// Runs `body(comms)` on every rank with `ops_of(coordinates)` as its arithmetic; returns the
   /// results in rank order. Throws the first error of any rank, with the rank named.
@@ -81,8 +68,11 @@ class SimMesh {
       const RankCoordinates at = coordinates_of(rank, parallel_);
       in_scope(text("tp=", at.tp, " dp=", at.dp, " pp=", at.pp), [&] {
         const Ops& ops = ops_of(at);
-        SimComms<Ops> comms{
-            at, {ops, tp(at), rank, order}, {ops, dp(at), rank, order}, {ops, ep(at), rank, order}};
+        SimComms<Ops> comms{at,
+                            {ops, tp(at), rank, order},
+                            {ops, dp(at), rank, order},
+                            {ops, ep(at), rank, order},
+                            {ops, pp(at), rank, order}};
         results[std::size_t(rank)].emplace(body(comms));
       });
     });
@@ -94,7 +84,7 @@ class SimMesh {
  private:
   ParallelConfig parallel_;
   World world_;
-  std::deque<Group> tp_, dp_, ep_;  // a world keeps their addresses
+  std::deque<Group> tp_, dp_, ep_, pp_;  // a world keeps their addresses
 };
 
 }  // namespace tokenview

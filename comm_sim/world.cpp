@@ -2,7 +2,7 @@
 #include "comm_sim/world.hpp"
 
 #include <algorithm>
-#include <cstring>
+#include <array>
 #include <numeric>
 
 #include "reference/program/error.hpp"
@@ -13,34 +13,114 @@ namespace {
 /// Thrown into ranks that still wait when a run has failed; nobody but run() sees it.
 struct Unwound {};
 
+std::int64_t total(std::span<const std::int64_t> sizes) {
+  return std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
+}
+
+std::string list(std::span<const std::int64_t> sizes) {
+  std::string words = "[";
+  for (std::size_t i = 0; i < sizes.size(); ++i)
+    words += (i > 0 ? "," : "") + std::to_string(sizes[i]);
+  return words + ']';
+}
+
 std::string in_words(const CollectiveCall& call) {
-  std::string words = text(call.op, '(', call.dtype, " [", call.rows, ", ", call.cols, ']');
-  if (std::strcmp(call.op, "all_reduce") != 0 && std::strcmp(call.op, "broadcast") != 0)
-    words += call.axis == Axis::rows ? ", rows" : ", cols";
-  if (call.root >= 0) words += text(", root ", call.root);
-  if (!call.sizes.empty()) {
-    words += ", sizes ";
-    for (std::size_t i = 0; i < call.sizes.size(); ++i)
-      words += (i > 0 ? "," : "[") + std::to_string(call.sizes[i]);
-    words += ']';
+  using enum CollectiveOp;
+  const auto extent = [](std::int64_t n) { return n < 0 ? "any" : std::to_string(n); };
+  std::string words = text(to_string(call.op), '(');
+  if (call.op != barrier)
+    words += text(call.element.name, " [", extent(call.rows), ", ", extent(call.cols), ']');
+  switch (call.op) {
+    case all_gather:
+    case reduce_scatter:
+      words += call.axis == Axis::rows ? ", rows" : ", cols";
+      break;
+    case all_gather_v:
+    case reduce_scatter_v:
+      words += ", sizes " + list(call.sizes);
+      break;
+    case all_to_all_v:
+      words += ", to " + list(call.sizes) + ", from " + list(call.from);
+      break;
+    case broadcast:
+      words += text(", root ", call.peer);
+      break;
+    case send:
+      words += text(", to ", call.peer);
+      break;
+    case recv:
+      words += text(", from ", call.peer);
+      break;
+    default:
+      break;
   }
   return words + ')';
 }
 
 }  // namespace
 
-double ring_elements(const CollectiveCall& call, std::int64_t place, std::int64_t size) {
-  const double others = double(size - 1), p = double(size);
-  const double elements = double(call.rows) * double(call.cols);
-  const std::string_view op = call.op;
-  if (op == "all_reduce") return 2 * others / p * elements;
-  if (op == "reduce_scatter") return others / p * elements;
-  if (op == "all_gather") return others * elements;
+const char* to_string(CollectiveOp op) {
+  constexpr const char* names[] = {
+      "all_reduce", "all_gather",   "reduce_scatter", "all_gather_v", "reduce_scatter_v",
+      "all_to_all", "all_to_all_v", "broadcast",      "barrier",      "send",
+      "recv"};
+  return names[std::size_t(op)];
+}
+
+Traffic& Traffic::operator+=(const Traffic& more) {
+  calls += more.calls;
+  messages += more.messages;
+  elements += more.elements;
+  bytes += more.bytes;
+  return *this;
+}
+
+Traffic ring_traffic(const CollectiveCall& call, std::int64_t place, std::int64_t size) {
+  using enum CollectiveOp;
+  const std::int64_t others = size - 1;
+  const double share = double(others) / double(size);
+  const double whole = double(call.rows) * double(call.cols);
   // Variable sizes: a gather passes on all parts but the next rank's, a scatter all but its own.
-  double rows = 0;
-  for (const std::int64_t part : call.sizes) rows += double(part);
-  const auto kept = std::size_t(op == "all_gather_v" ? (place + 1) % size : place);
-  return (rows - double(call.sizes[kept])) * double(call.cols);
+  const auto rows_but_of = [&](std::int64_t kept) {
+    return double(total(call.sizes) - call.sizes[std::size_t(kept)]) * double(call.cols);
+  };
+  std::int64_t messages = others;
+  double elements = 0;
+  switch (call.op) {
+    case all_reduce:
+      elements = 2 * share * whole;
+      messages = 2 * others;
+      break;
+    case barrier:
+      messages = 2 * others;
+      break;
+    case reduce_scatter:
+    case all_to_all:
+      elements = share * whole;
+      break;
+    case all_gather:
+      elements = double(others) * whole;
+      break;
+    case all_gather_v:
+      elements = rows_but_of((place + 1) % size);
+      break;
+    case reduce_scatter_v:
+    case all_to_all_v:
+      elements = rows_but_of(place);
+      break;
+    case broadcast:
+      messages = (place + 1) % size == call.peer ? 0 : 1;
+      elements = double(messages) * whole;
+      break;
+    case send:
+      messages = 1;
+      elements = whole;
+      break;
+    case recv:
+      messages = 0;
+      break;
+  }
+  return {1, messages, elements, elements * double(call.element.bytes)};
 }
 
 Group::Group(World& world, std::string name, std::vector<std::int64_t> members)
@@ -48,8 +128,7 @@ Group::Group(World& world, std::string name, std::vector<std::int64_t> members)
       name_(std::move(name)),
       members_(std::move(members)),
       arrivals_(members_.size()),
-      operands_(members_.size()),
-      results_(members_.size()) {
+      operands_(members_.size()) {
   world_.groups_.push_back(this);
 }
 
@@ -62,41 +141,72 @@ std::int64_t Group::place_of(std::int64_t world_rank) const {
 
 std::string Group::mismatch() const {
   const CollectiveCall& first = arrivals_.front().call;
-  const auto same = [&](auto&& equal) {
-    return std::ranges::all_of(arrivals_, [&](const Arrival& a) { return equal(a.call, first); });
+  const auto differ = [&](auto&& part) {
+    return std::ranges::any_of(arrivals_,
+                               [&](const Arrival& a) { return part(a.call) != part(first); });
   };
-  const auto differ = [](const char* what) { return text("ranks differ in the ", what); };
   using Call = const CollectiveCall&;
-  if (!same([](Call a, Call b) { return std::strcmp(a.op, b.op) == 0; }))
-    return differ("operation");
-  if (!same([](Call a, Call b) { return std::strcmp(a.dtype, b.dtype) == 0; }))
-    return differ("element type");
-  if (!same([](Call a, Call b) { return a.axis == b.axis; })) return differ("axis");
-  if (!same([](Call a, Call b) { return a.root == b.root; })) return differ("root");
-  if (!same([](Call a, Call b) { return a.sizes == b.sizes; })) return differ("sizes");
-  if (first.sizes.empty()) {
-    if (!same([](Call a, Call b) { return a.rows == b.rows && a.cols == b.cols; }))
-      return differ("element count");
-  } else {
-    const bool reduces = std::strcmp(first.op, "reduce_scatter_v") == 0;
-    const std::int64_t total =
-        std::accumulate(first.sizes.begin(), first.sizes.end(), std::int64_t{0});
-    if (std::int64_t(first.sizes.size()) != size())
-      return text("the sizes name ", first.sizes.size(), " ranks of ", size());
-    for (std::size_t i = 0; i < arrivals_.size(); ++i) {
-      const std::int64_t expected = reduces ? total : first.sizes[i];
-      if (arrivals_[i].call.rows != expected)
-        return text("rank ", i, " brought ", arrivals_[i].call.rows, " rows, its size says ",
-                    expected);
-    }
-    if (!same([](Call a, Call b) { return a.cols == b.cols; })) return differ("element count");
+  using enum CollectiveOp;
+  if (differ([](Call call) { return call.op; })) return "ranks differ in the operation";
+  if (differ([](Call call) { return call.tensor_type; }) ||
+      differ([](Call call) { return std::string_view(call.element.name); }))
+    return "ranks differ in the element type";
+  if (differ([](Call call) { return call.axis; })) return "ranks differ in the axis";
+  if (differ([](Call call) { return call.peer; })) return "ranks differ in the root";
+  if (differ([](Call call) { return call.cols; })) return "ranks differ in the element count";
+  if (first.op == all_gather_v || first.op == reduce_scatter_v || first.op == all_to_all_v)
+    return size_mismatch();
+
+  if (differ([](Call call) { return call.rows; })) return "ranks differ in the element count";
+  if (first.op == broadcast && (first.peer < 0 || first.peer >= size()))
+    return text("root ", first.peer, " of ", size(), " ranks");
+  const std::int64_t extent = first.axis == Axis::rows ? first.rows : first.cols;
+  if ((first.op == reduce_scatter || first.op == all_to_all) && extent % size() != 0)
+    return text(to_string(first.op), " of ", extent,
+                first.axis == Axis::rows ? " rows" : " columns", " over ", size(),
+                " ranks: not divisible");
+  return {};
+}
+
+std::string Group::size_mismatch() const {
+  const CollectiveCall& first = arrivals_.front().call;
+  const bool exchanges = first.op == CollectiveOp::all_to_all_v;
+  const auto ranks = std::size_t(size());
+  for (const Arrival& arrival : arrivals_) {
+    const CollectiveCall& call = arrival.call;
+    if (call.sizes.size() != ranks || (exchanges && call.from.size() != ranks))
+      return text("the sizes name ",
+                  call.sizes.size() != ranks ? call.sizes.size() : call.from.size(), " ranks of ",
+                  ranks);
+    if (!exchanges && !std::ranges::equal(call.sizes, first.sizes))
+      return "ranks differ in the sizes";
+    for (const std::int64_t rows : call.sizes)
+      if (rows < 0) return text("a size of ", rows, " rows");
   }
-  if (std::strcmp(first.op, "reduce_scatter") == 0) {
-    const std::int64_t extent = first.axis == Axis::rows ? first.rows : first.cols;
-    if (extent % size() != 0)
-      return text("reduce_scatter of ", extent, first.axis == Axis::rows ? " rows" : " columns",
-                  " over ", size(), " ranks: not divisible");
+  for (std::size_t i = 0; i < ranks; ++i) {
+    const CollectiveCall& call = arrivals_[i].call;
+    const std::int64_t expected =
+        first.op == CollectiveOp::all_gather_v ? call.sizes[i] : total(call.sizes);
+    if (call.rows != expected)
+      return text("rank ", i, " brought ", call.rows, " rows, its size says ", expected);
+    for (std::size_t j = 0; exchanges && j < ranks; ++j)
+      if (call.sizes[j] != arrivals_[j].call.from[i])
+        return text("rank ", i, " sends ", call.sizes[j], " rows to rank ", j, ", which expects ",
+                    arrivals_[j].call.from[i]);
   }
+  return {};
+}
+
+std::string Group::mismatch(std::size_t sender, std::size_t receiver) const {
+  const CollectiveCall& sent = arrivals_[sender].call;
+  const CollectiveCall& expected = arrivals_[receiver].call;
+  if (sent.tensor_type != expected.tensor_type ||
+      std::string_view(sent.element.name) != expected.element.name)
+    return text("rank ", sender, " sends ", sent.element.name, " to rank ", receiver,
+                ", which expects ", expected.element.name);
+  if ((expected.rows >= 0 && expected.rows != sent.rows) ||
+      (expected.cols >= 0 && expected.cols != sent.cols))
+    return text("rank ", receiver, " expects another shape than rank ", sender, " sends");
   return {};
 }
 
@@ -109,69 +219,113 @@ std::string Group::describe() const {
       lines += text("call ", arrival.sequence, ": ", in_words(arrival.call), " in ",
                     arrival.module == nullptr ? "?" : arrival.module->str());
     else
-      lines += text(
-          world_.ranks_[std::size_t(members_[i])].fiber->ended() ? "has ended" : "is elsewhere",
-          " after ", arrival.sequence, " calls");
+      lines += text(world_.ranks_[std::size_t(members_[i])]->ended() ? "has ended" : "is elsewhere",
+                    " after ", arrival.sequence, " calls");
   }
   return lines;
 }
 
-void Group::meet(std::int64_t place, CollectiveCall call, const ModulePath* module, const void* in,
-                 void* out,
-                 const std::function<void(const std::vector<const void*>&,
-                                          const std::vector<void*>&)>& complete) {
+void Group::arrive(std::size_t place, const CollectiveCall& call, const ModulePath* module,
+                   const void* operand) {
   if (!failure_.empty()) throw CommError(failure_);
-  const auto mine = std::size_t(place);
-  Arrival& arrival = arrivals_[mine];
+  Arrival& arrival = arrivals_[place];
   arrival.here = true;
-  arrival.call = std::move(call);
+  arrival.call = call;
   arrival.module = module;
   ++arrival.sequence;
-  operands_[mine] = in;
-  results_[mine] = out;
-  if (world_.log_ != nullptr && members_[mine] == 0)
-    world_.log_->push_back({arrival.call.op, name_, module == nullptr ? "" : module->str(),
-                            ring_elements(arrival.call, place, size())});
+  operands_[place] = operand;
+}
 
-  if (++num_here_ < size()) {
-    world_.wait(members_[mine]);
-    if (!failure_.empty()) throw CommError(failure_);
-    return;
-  }
-  if (const std::string problem = mismatch(); !problem.empty())
-    failure_ = text("collective mismatch on the group ", name_, ": ", problem, describe());
-  else
-    complete(operands_, results_);
-  num_here_ = 0;
-  for (std::size_t i = 0; i < members_.size(); ++i) {
-    arrivals_[i].here = false;
-    if (i != mine) world_.wake(members_[i]);
-  }
+void Group::wait(std::size_t place) {
+  world_.wait(members_[place]);
   if (!failure_.empty()) throw CommError(failure_);
+}
+
+void Group::release(std::size_t place) {
+  arrivals_[place].here = false;
+  world_.wake(members_[place]);
+}
+
+void Group::fail(std::size_t place, const std::string& problem) {
+  failure_ = text("collective mismatch on the group ", name_, ": ", problem, describe());
+  for (std::size_t i = 0; i < arrivals_.size(); ++i)
+    if (arrivals_[i].here && i != place) release(i);
+  arrivals_[place].here = false;
+  num_met_ = 0;
+  throw CommError(failure_);
+}
+
+void Group::meet(std::int64_t place, const CollectiveCall& call, const ModulePath* module,
+                 const void* operand, Complete complete) {
+  const auto mine = std::size_t(place);
+  arrive(mine, call, module, operand);
+  if (++num_met_ < size()) return wait(mine);
+
+  if (const std::string problem = mismatch(); !problem.empty()) fail(mine, problem);
+  complete(arrivals_.front().call, operands_);
+  num_met_ = 0;
+  for (std::size_t i = 0; i < arrivals_.size(); ++i) {
+    count(i);
+    if (i != mine) release(i);
+  }
+  arrivals_[mine].here = false;
+}
+
+void Group::pass(std::int64_t place, const CollectiveCall& call, const ModulePath* module,
+                 const void* operand, Complete complete) {
+  const auto mine = std::size_t(place);
+  arrive(mine, call, module, operand);
+  if (call.peer < 0 || call.peer >= size() || call.peer == place)
+    fail(mine, text(to_string(call.op), " of rank ", place, " with rank ", call.peer, " of ",
+                    size(), " ranks"));
+  const bool sends = call.op == CollectiveOp::send;
+  const auto peer = std::size_t(call.peer);
+  const Arrival& other = arrivals_[peer];
+  const CollectiveOp other_end = sends ? CollectiveOp::recv : CollectiveOp::send;
+  if (!other.here || other.call.op != other_end || other.call.peer != place) return wait(mine);
+
+  const std::size_t sender = sends ? mine : peer, receiver = sends ? peer : mine;
+  if (const std::string problem = mismatch(sender, receiver); !problem.empty()) fail(mine, problem);
+  const std::array operands{operands_[sender], operands_[receiver]};
+  complete(arrivals_[sender].call, operands);
+  count(mine);
+  count(peer);
+  release(peer);
+  arrivals_[mine].here = false;
+}
+
+void Group::count(std::size_t place) {
+  Arrival& arrival = arrivals_[place];
+  const Traffic sent = ring_traffic(arrival.call, std::int64_t(place), size());
+  arrival.traffic += sent;
+  if (world_.log_ != nullptr && members_[place] == 0)
+    world_.log_->push_back({to_string(arrival.call.op), name_,
+                            arrival.module == nullptr ? "" : arrival.module->str(), sent.elements});
 }
 
 void World::wait(std::int64_t rank) {
-  RankState& state = ranks_[std::size_t(rank)];
-  state.waiting = true;
-  state.fiber->pause();
+  ranks_[std::size_t(rank)]->pause();
   if (unwinding_) throw Unwound{};
 }
 
-void World::wake(std::int64_t rank) {
-  ranks_[std::size_t(rank)].waiting = false;
-  runnable_.push_back(rank);
+Traffic World::traffic(std::int64_t rank) const {
+  Traffic sent;
+  for (const Group* group : groups_)
+    for (std::size_t i = 0; i < group->members_.size(); ++i)
+      if (group->members_[i] == rank) sent += group->arrivals_[i].traffic;
+  return sent;
 }
 
 std::string World::deadlock() const {
   std::string message = "deadlock: no rank can go on";
   for (const Group* group : groups_)
-    if (group->num_here_ > 0) message += group->describe();
+    if (std::ranges::any_of(group->arrivals_, &Group::Arrival::here)) message += group->describe();
   return message;
 }
 
 void World::run(const std::function<void(std::int64_t)>& body) {
   for (std::int64_t rank = 0; rank < size(); ++rank) {
-    ranks_[std::size_t(rank)].fiber = std::make_unique<Fiber>([this, rank, &body] {
+    ranks_[std::size_t(rank)] = std::make_unique<Fiber>([this, rank, &body] {
       try {
         body(rank);
       } catch (const Unwound&) {
@@ -182,7 +336,7 @@ void World::run(const std::function<void(std::int64_t)>& body) {
     runnable_.push_back(rank);
   }
   for (std::size_t next = 0; next < runnable_.size(); ++next) {
-    ranks_[std::size_t(runnable_[next])].fiber->resume();
+    ranks_[std::size_t(runnable_[next])]->resume();
     if (next > 4096) {  // what has run is not needed any more
       runnable_.erase(runnable_.begin(), runnable_.begin() + std::ptrdiff_t(next) + 1);
       next = std::size_t(-1);
@@ -190,13 +344,11 @@ void World::run(const std::function<void(std::int64_t)>& body) {
   }
   runnable_.clear();
 
-  const bool stuck =
-      std::ranges::any_of(ranks_, [](const RankState& r) { return !r.fiber->ended(); });
-  if (stuck) {
+  if (!std::ranges::all_of(ranks_, &Fiber::ended)) {
     if (!first_error_) first_error_ = std::make_exception_ptr(CommError(deadlock()));
     unwinding_ = true;
-    for (RankState& rank : ranks_)
-      while (!rank.fiber->ended()) rank.fiber->resume();
+    for (const auto& rank : ranks_)
+      while (!rank->ended()) rank->resume();
   }
   if (first_error_) std::rethrow_exception(first_error_);
 }

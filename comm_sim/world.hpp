@@ -4,6 +4,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,15 +14,35 @@
 
 namespace tokenview {
 
+enum class CollectiveOp {
+  all_reduce,
+  all_gather,
+  reduce_scatter,
+  all_gather_v,
+  reduce_scatter_v,
+  all_to_all,
+  all_to_all_v,
+  broadcast,
+  barrier,
+  send,
+  recv,
+};
+
+/// As programs call it: "all_reduce".
+const char* to_string(CollectiveOp op);
+
 /// What a rank passes to a collective. Compared between the ranks of the group before anything
 /// moves: a library finds out by hanging, or not at all.
 struct CollectiveCall {
-  const char* op = "";     // "all_reduce", ...
-  const char* dtype = "";  // of the elements
-  std::int64_t rows = 0, cols = 0;
-  Axis axis = Axis::rows;           // joined or cut along
-  std::int64_t root = -1;           // of a broadcast
-  std::vector<std::int64_t> sizes;  // rows of each rank, of a variable-size form
+  CollectiveOp op = CollectiveOp::barrier;
+  ElementType element{"nothing", 0};
+  const void* tensor_type = nullptr;  // differs between C++ types
+  std::int64_t rows = 0, cols = 0;    // of a receive: what is expected, -1: anything
+  Axis axis = Axis::rows;             // joined or cut along
+  std::int64_t peer = -1;             // root of a broadcast; the other end of a send or a receive
+  // Rows of each rank, of a variable-size form; of an all_to_all_v, rows to each rank.
+  std::span<const std::int64_t> sizes = {};
+  std::span<const std::int64_t> from = {};  // of an all_to_all_v, rows from each rank
 };
 
 /// One collective as one rank sent it: what a run costs.
@@ -30,15 +51,30 @@ struct CollectiveRecord {
   double elements = 0;  // sent by this rank on a ring, whatever the simulator itself copies
 };
 
-/// Elements that the rank at `place` of `size` sends when the call runs on a ring: an all-reduce
-/// passes every element twice around less one step, a gather or a scatter once.
-double ring_elements(const CollectiveCall& call, std::int64_t place, std::int64_t size);
+/// What one rank sends on rings, whatever the simulator itself copies.
+struct Traffic {
+  std::int64_t calls = 0, messages = 0;
+  double elements = 0, bytes = 0;
+
+  Traffic& operator+=(const Traffic& more);
+  bool operator==(const Traffic&) const = default;
+};
+
+/// What the rank at `place` of `size` sends when the call runs on a ring: an all-reduce passes
+/// every element twice around less one step, a gather or a scatter once, a broadcast to the next
+/// rank until all have it; a barrier is an all-reduce of nothing. All-to-all sends to each rank
+/// directly.
+Traffic ring_traffic(const CollectiveCall& call, std::int64_t place, std::int64_t size);
 
 class World;
 
 /// A process group: ranks that call collectives together, in the order of their place in it.
 class Group {
  public:
+  /// Moves what a call moves: `operands` are those of the ranks in the order of their places; of a
+  /// send and its receive, those two.
+  using Complete = void (*)(const CollectiveCall& call, std::span<const void* const> operands);
+
   /// `members` are ranks of the world. `name` stands in messages: "tp", "ep", ...
   Group(World& world, std::string name, std::vector<std::int64_t> members);
 
@@ -46,14 +82,19 @@ class Group {
   std::int64_t size() const { return std::int64_t(members_.size()); }
   std::int64_t place_of(std::int64_t world_rank) const;
 
-  /// Blocks the rank at `place` until every rank of the group is in the same call. `in` and `out`
-  /// are the rank's operand and result, of types that equal calls share; the last rank to arrive
-  /// runs `complete`, which finds all operands and fills all results, in the order of places.
-  /// Throws CommError on every rank when the calls do not fit together, or a rank will never come.
-  void meet(std::int64_t place, CollectiveCall call, const ModulePath* module, const void* in,
-            void* out,
-            const std::function<void(const std::vector<const void*>&, const std::vector<void*>&)>&
-                complete);
+  /// What the rank at `place` has sent in this group so far, in all runs.
+  const Traffic& traffic(std::int64_t place) const { return arrivals_[std::size_t(place)].traffic; }
+
+  /// Blocks the rank at `place` until every rank of the group is in the same call; the last one to
+  /// arrive runs `complete`. Throws CommError on every rank when the calls do not fit together, or
+  /// a rank will never come. `operand` is of a type that equal calls share.
+  void meet(std::int64_t place, const CollectiveCall& call, const ModulePath* module,
+            const void* operand, Complete complete);
+
+  /// A send or a receive: blocks the rank until the rank at call.peer is at the other end; the
+  /// second to arrive runs `complete`. Throws as meet() does.
+  void pass(std::int64_t place, const CollectiveCall& call, const ModulePath* module,
+            const void* operand, Complete complete);
 
   /// Every member: the call it is in (or that it is in none), its module, sequence number,
   /// arguments.
@@ -66,17 +107,26 @@ class Group {
     CollectiveCall call;
     const ModulePath* module = nullptr;
     std::int64_t sequence = 0;  // of this rank's calls on this group
+    Traffic traffic;
   };
-  std::string mismatch() const;  // empty when the calls fit together
+  void arrive(std::size_t place, const CollectiveCall& call, const ModulePath* module,
+              const void* operand);
+  void wait(std::size_t place);
+  void release(std::size_t place);
+  /// Wakes everybody who is here, throws the mismatch on all of them.
+  [[noreturn]] void fail(std::size_t place, const std::string& problem);
+  void count(std::size_t place);  // a call that has been completed
+  std::string mismatch() const;   // empty when the calls of all ranks fit together
+  std::string size_mismatch() const;
+  std::string mismatch(std::size_t sender, std::size_t receiver) const;
 
   World& world_;
   std::string name_;
   std::vector<std::int64_t> members_;
   std::vector<Arrival> arrivals_;
   std::vector<const void*> operands_;
-  std::vector<void*> results_;
-  std::int64_t num_here_ = 0;
-  std::string failure_;  // once set, every call on the group throws it
+  std::int64_t num_met_ = 0;  // ranks in a call of all ranks
+  std::string failure_;       // once set, every call on the group throws it
 };
 
 /// Ranks in one process that take turns on one thread. A rank runs until it waits for others, so a
@@ -92,6 +142,9 @@ class World {
   /// Appends every collective of world rank 0 to `log` from here on.
   void record(std::vector<CollectiveRecord>* log) { log_ = log; }
 
+  /// What `rank` has sent in all its groups so far.
+  Traffic traffic(std::int64_t rank) const;
+
   /// Runs `body(rank)` for every rank to its end. Throws the first error of a rank, in the order of
   /// time; the other ranks are then unwound. A deadlock is a CommError that describes every group
   /// in which somebody waits.
@@ -99,16 +152,11 @@ class World {
 
  private:
   friend class Group;
-  struct RankState {
-    std::unique_ptr<Fiber> fiber;
-    bool waiting = false;
-    bool failed = false;
-  };
   void wait(std::int64_t rank);  // until woken
-  void wake(std::int64_t rank);
+  void wake(std::int64_t rank) { runnable_.push_back(rank); }
   std::string deadlock() const;
 
-  std::vector<RankState> ranks_;
+  std::vector<std::unique_ptr<Fiber>> ranks_;
   std::vector<std::int64_t> runnable_;
   std::vector<Group*> groups_;
   std::vector<CollectiveRecord>* log_ = nullptr;

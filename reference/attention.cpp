@@ -28,6 +28,8 @@ typename EigenOps<S>::Tensor EigenOps<S>::attention(const Tensor& q, const Tenso
   for (std::size_t s = 0; s < num_sequences; ++s) {
     const std::int32_t first = batch.query_start_loc[s], last = batch.query_start_loc[s + 1];
     if (first == last) continue;  // a sequence without rows leaves its cache alone
+    if (batch.slots[s] < 0)
+      throw ShapeError(text("attention: sequence ", s, " writes to slot ", batch.slots[s]));
     const auto slot_index = std::size_t(batch.slots[s]);
     if (cache.slots.size() <= slot_index) cache.slots.resize(slot_index + 1);
     auto& slot = cache.slots[slot_index];

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "reference/program/array_algebra.hpp"
 #include "reference/require_shape.hpp"
 
 namespace tokenview {
@@ -54,7 +55,9 @@ typename EigenOps<S>::Tensor EigenOps<S>::embed(const Ids& ids, const Weight& ta
                                                 std::int64_t first_row) const {
   Tensor out = Tensor::Zero(Eigen::Index(ids.size()), table.packed.in());
   for (std::size_t t = 0; t < ids.size(); ++t) {
-    const std::int64_t row = ids[t] - first_row;
+    const std::int64_t row = ids[t] - (first_row == unmasked_vocabulary ? 0 : first_row);
+    if (first_row == unmasked_vocabulary && row >= table.packed.out())
+      throw ShapeError(text("embed: id ", row, " is out of range for ", table.packed.out(), " rows"));
     if (row < 0 || row >= table.packed.out()) continue;  // another rank's
     for (std::int64_t i = 0; i < table.packed.in(); ++i)
       out(Eigen::Index(t), i) = table.packed.at(0, row, i);
@@ -144,7 +147,7 @@ typename EigenOps<S>::Tensor EigenOps<S>::sigmoid_scale(const Tensor& x, const T
 
 template <class S>
 typename EigenOps<S>::Tensor EigenOps<S>::concat_features(const Tensor& x, const Tensor& y) const {
-  const Tensor parts[] = {x, y};
+  const Tensor* const parts[] = {&x, &y};
   return concat(parts, Axis::cols);
 }
 
@@ -238,19 +241,6 @@ typename EigenOps<S>::Tensor EigenOps<S>::pad_rows(const Tensor& x, std::int64_t
 }
 
 template <class S>
-typename EigenOps<S>::Tensor EigenOps<S>::index_rows(const Tensor& x,
-                                                     const std::vector<std::int64_t>& rows) const {
-  Tensor out(Eigen::Index(rows.size()), x.cols());
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (rows[i] < 0 || rows[i] >= x.rows())
-      throw ShapeError(
-          text("index_rows: index ", rows[i], " is out of range for ", x.rows(), " rows"));
-    out.row(Eigen::Index(i)) = x.row(rows[i]);
-  }
-  return out;
-}
-
-template <class S>
 typename EigenOps<S>::Ids EigenOps<S>::argmax(const Tensor& logits) const {
   Ids ids;
   for (Eigen::Index t = 0; t < logits.rows(); ++t) {
@@ -291,36 +281,36 @@ typename EigenOps<S>::Tensor EigenOps<S>::slice(const Tensor& x, Axis axis, std:
 }
 
 template <class S>
-typename EigenOps<S>::Tensor EigenOps<S>::concat(std::span<const Tensor> parts, Axis axis) const {
-  std::int64_t rows = 0, cols = 0;
-  for (const Tensor& part : parts) {
-    rows = axis == Axis::rows ? rows + part.rows() : part.rows();
-    cols = axis == Axis::cols ? cols + part.cols() : part.cols();
-  }
-  Tensor whole(rows, cols);
-  std::int64_t at = 0;
-  for (const Tensor& part : parts)
-    if (axis == Axis::rows) {
-      require_shape("concat", part, part.rows(), cols);
-      whole.middleRows(at, part.rows()) = part;
-      at += part.rows();
-    } else {
-      require_shape("concat", part, rows, part.cols());
-      whole.middleCols(at, part.cols()) = part;
-      at += part.cols();
-    }
+void EigenOps<S>::concat(std::span<const Tensor* const> parts, Axis axis,
+                         std::span<Tensor* const> results) const {
+  array_algebra::join(parts, axis, results);
+}
+
+template <class S>
+typename EigenOps<S>::Tensor EigenOps<S>::concat(std::span<const Tensor* const> parts,
+                                                 Axis axis) const {
+  Tensor whole;
+  Tensor* const results[] = {&whole};
+  concat(parts, axis, results);
   return whole;
 }
 
-/// Adds in the order given; a bfloat16 sum is rounded after every addition, as on a ring.
 template <class S>
-typename EigenOps<S>::Tensor EigenOps<S>::sum(std::span<const Tensor> parts) const {
-  Tensor total = parts.front();
-  for (const Tensor& part : parts.subspan(1)) {
-    require_same_shape("sum", total, part);
-    total += part;
-    round_in_place(total);
-  }
+void EigenOps<S>::sum(std::span<const Tensor* const> parts, Axis axis, std::int64_t begin,
+                      std::int64_t end, std::span<Tensor* const> results) const {
+  if (rounding_ == Rounding::none)
+    array_algebra::sum(parts, axis, begin, end, results, [](S x, S y) { return x + y; });
+  else
+    array_algebra::sum(parts, axis, begin, end, results,
+                       [this](S x, S y) { return rounded(x + y); });
+}
+
+template <class S>
+typename EigenOps<S>::Tensor EigenOps<S>::sum(std::span<const Tensor* const> parts, Axis axis,
+                                              std::int64_t begin, std::int64_t end) const {
+  Tensor total;
+  Tensor* const results[] = {&total};
+  sum(parts, axis, begin, end, results);
   return total;
 }
 
@@ -332,17 +322,18 @@ typename EigenOps<S>::Routing EigenOps<S>::slice(const Routing& x, Axis axis, st
 }
 
 template <class S>
-typename EigenOps<S>::Routing EigenOps<S>::concat(std::span<const Routing> parts, Axis axis) const {
+typename EigenOps<S>::Routing EigenOps<S>::concat(std::span<const Routing* const> parts,
+                                                  Axis axis) const {
   if (axis == Axis::cols) throw ShapeError("concat: a routing is joined along its rows only");
-  std::vector<Tensor> weights;
-  for (const Routing& part : parts) weights.push_back(part.weights);
-  Routing whole{concat(weights, axis), {}};
-  whole.ids.resize(whole.weights.rows(), whole.weights.cols());
-  Eigen::Index at = 0;
-  for (const Routing& part : parts) {
-    whole.ids.middleRows(at, part.ids.rows()) = part.ids;
-    at += part.ids.rows();
+  std::vector<const Tensor*> weights;
+  std::vector<const typename Routing::Ids*> ids;
+  for (const Routing* part : parts) {
+    weights.push_back(&part->weights);
+    ids.push_back(&part->ids);
   }
+  Routing whole{concat(weights, axis), {}};
+  typename Routing::Ids* const whole_ids[] = {&whole.ids};
+  array_algebra::join<typename Routing::Ids>(ids, axis, whole_ids);
   return whole;
 }
 

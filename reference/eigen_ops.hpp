@@ -27,6 +27,7 @@ class EigenOps {
  public:
   using Tensor = Matrix<S>;
   using Ids = std::vector<std::int64_t>;
+  using Mask = std::vector<std::uint8_t>;  // [T] 1: a pad
 
   /// A matrix (or one a expert) ready for gemm(), or a vector or convolution kernel as it is.
   struct Weight {
@@ -118,11 +119,55 @@ class EigenOps {
 
   // Pads.
   Tensor pad_rows(const Tensor& x, std::int64_t count) const;
-  void require_full(const Tensor&, const Batch&, const char*) const {}
+  Routing pad_rows(const Routing& x, std::int64_t count) const;
+  Mask pad_rows(Mask mask, std::int64_t count) const;
+  Mask pad_mask(const Batch& batch) const;
+  /// Rows of `routing` that the mask marks get the expert -1, with weight 0.
+  Routing skip_pads(Routing routing, const Mask& mask, bool has_a_row_for_each) const;
+  Tensor blank(std::int64_t rows, std::int64_t cols) const { return Tensor::Zero(rows, cols); }
+  Tensor into_buffer(const Tensor& x, std::int64_t rows) const {
+    return rows > x.rows() ? pad_rows(x, rows - x.rows()) : x;
+  }
   Tensor trim(const Tensor& x, std::int64_t rows) const { return slice(x, Axis::rows, 0, rows); }
+
+  // What numbers cannot tell.
+  void require_full(const Tensor&, const Batch&, const char*) const {}
+  void require_ids(const Ids&, const Batch&, const char*) const {}
+  void require_side(const Batch&, const Batch&, const char*) const {}
+  void require_capacity(const Routing&, std::int64_t) const {}
+  void count_load(const Routing&, std::int64_t) const {}
+
+  // Rows for the ranks that hold experts, and back.
+  std::vector<std::int64_t> rows_for(const Routing& routing, const Range& experts) const;
+  Tensor take_rows(const Tensor& x, const std::vector<std::int64_t>& rows) const;
+  Routing take_rows(const Routing& x, const std::vector<std::int64_t>& rows) const;
+  Mask take_rows(const Mask& mask, const std::vector<std::int64_t>& rows) const;
+  Tensor add_rows(const Tensor& x, const std::vector<std::int64_t>& rows, std::int64_t count) const;
+
+  // What injected faults do to rows and values: from `begin` on other content, `factor` times the
+  // value, ids shifted inside each of `parts` shards.
+  Tensor fill_rows(Tensor x, std::int64_t begin, const std::string& content) const;
+  Tensor scaled(const Tensor& x, double factor) const { return x * S(factor); }
+  Ids rolled(const Ids& ids, std::int64_t parts) const;
+
+  // Flat slices of a pipeline's hand-over.
+  Tensor flat_slice(const Tensor& x, std::int64_t part, std::int64_t parts) const;
+  bool is_flat(const Tensor& x, std::int64_t width) const {
+    return x.rows() == 1 && x.cols() != width;
+  }
+  Tensor unflatten(const Tensor& flat, std::int64_t width) const;
 
   // Rows by index, and the greedy token of each row (equal logits: the lowest id).
   Tensor index_rows(const Tensor& x, const std::vector<std::int64_t>& rows) const;
+  Tensor index_rows(const Tensor& x, const std::vector<std::int64_t>& rows,
+                    const std::vector<std::int64_t>&) const {
+    return index_rows(x, rows);
+  }
+  Tensor first_rows(const Tensor& x, std::int64_t count, bool by_pointer) const;
+  Ids pad_ids(Ids ids, std::int64_t count) const {
+    ids.resize(ids.size() + std::size_t(count), 0);
+    return ids;
+  }
   Ids argmax(const Tensor& logits) const;
   Ids select(const Ids& ids, const std::vector<std::int64_t>& rows) const;
   /// `ids` shifted left by one inside each sequence of the batch; then rows[i] gets next[i].
@@ -134,16 +179,26 @@ class EigenOps {
     return axis == Axis::rows ? x.rows() : x.cols();
   }
   std::int64_t extent(const Routing& x, Axis axis) const { return extent(x.weights, axis); }
-  const char* dtype_name(const Tensor&) const {
-    if constexpr (std::is_same_v<S, double>) return "float64";
-    return rounding_ == Rounding::none ? "float32" : "bfloat16";
+  ElementType element_type(const Tensor&) const {
+    if constexpr (std::is_same_v<S, double>) return {"float64", 8};
+    return rounding_ == Rounding::none ? ElementType{"float32", 4} : ElementType{"bfloat16", 2};
   }
-  const char* dtype_name(const Routing&) const { return "routing"; }
+  ElementType element_type(const Routing&) const {
+    return {"routing", 8};  // an int32 and a float32, as engines send them
+  }
+  std::int64_t extent(const Mask& x, Axis) const { return std::int64_t(x.size()); }
   Tensor slice(const Tensor& x, Axis axis, std::int64_t begin, std::int64_t end) const;
-  Tensor concat(std::span<const Tensor> parts, Axis axis) const;
-  Tensor sum(std::span<const Tensor> parts) const;
+  Tensor concat(std::span<const Tensor* const> parts, Axis axis) const;
+  void concat(std::span<const Tensor* const> parts, Axis axis,
+              std::span<Tensor* const> results) const;
+  /// A bfloat16 sum is rounded after every addition, as on a ring.
+  Tensor sum(std::span<const Tensor* const> parts, Axis axis, std::int64_t begin,
+             std::int64_t end) const;
+  void sum(std::span<const Tensor* const> parts, Axis axis, std::int64_t begin, std::int64_t end,
+           std::span<Tensor* const> results) const;
   Routing slice(const Routing& x, Axis axis, std::int64_t begin, std::int64_t end) const;
-  Routing concat(std::span<const Routing> parts, Axis axis) const;
+  Mask slice(const Mask& x, Axis axis, std::int64_t begin, std::int64_t end) const;
+  Routing concat(std::span<const Routing* const> parts, Axis axis) const;
 
  private:
   S rounded(S value) const {

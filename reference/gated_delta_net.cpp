@@ -12,6 +12,8 @@ namespace {
 /// The slot of sequence `s` of the batch.
 template <class State>
 auto& slot_of(State& state, const Batch& batch, std::size_t s) {
+  if (batch.slots[s] < 0)
+    throw ShapeError(text("gated_delta_net: sequence ", s, " writes to slot ", batch.slots[s]));
   const auto index = std::size_t(batch.slots[s]);
   if (state.slots.size() <= index) state.slots.resize(index + 1);
   return state.slots[index];

@@ -19,7 +19,7 @@ typename SerialModel<S>::State SerialModel<S>::empty_state() const {
 template <class S>
 Matrix<S> SerialModel<S>::forward(State& state, const Batch& batch, TapSink<Ops>* taps) const {
   SoloComm solo;
-  SerialRank<S> rank(ops_, solo, solo);
+  SerialRank<S> rank(ops_, solo);
   rank.taps = taps;
   return tokenview::forward(rank, protocol_, weights_, config_, shapes_, state, batch);
 }
@@ -27,7 +27,7 @@ Matrix<S> SerialModel<S>::forward(State& state, const Batch& batch, TapSink<Ops>
 template <class S>
 Matrix<S> SerialModel<S>::logits(const Matrix<S>& hidden) const {
   SoloComm solo;
-  SerialRank<S> rank(ops_, solo, solo);
+  SerialRank<S> rank(ops_, solo);
   return compute_logits(rank, weights_, config_, hidden);
 }
 
@@ -36,7 +36,7 @@ Matrix<S> SerialModel<S>::mtp_forward(State& state, const Batch& batch,
                                       const std::vector<std::int64_t>& ids, const Matrix<S>& hidden,
                                       TapSink<Ops>* taps) const {
   SoloComm solo;
-  SerialRank<S> rank(ops_, solo, solo);
+  SerialRank<S> rank(ops_, solo);
   rank.taps = taps;
   return tokenview::mtp_forward(rank, protocol_, weights_, config_, shapes_, state, batch, ids,
                                 hidden);
@@ -49,10 +49,12 @@ std::vector<std::vector<std::int64_t>> SerialModel<S>::draft(
     const std::vector<std::int32_t>& rejected, TapSink<Ops>* taps,
     DraftObserver<SerialRank<S>>* observer) const {
   SoloComm solo;
-  SerialRank<S> rank(ops_, solo, solo);
+  SerialRank<S> rank(ops_, solo);
   rank.taps = taps;
   return tokenview::draft(rank, protocol_, weights_, config_, shapes_, state, batch, hidden,
-                          sampled, next, num_steps, rejected, observer != nullptr, observer);
+                          sampled, next,
+                          {.num_steps = num_steps, .all_logits = observer != nullptr}, rejected,
+                          observer);
 }
 
 template class SerialModel<float>;

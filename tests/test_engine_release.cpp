@@ -189,7 +189,7 @@ BOOST_AUTO_TEST_CASE(runner_and_pad_mask_follow_the_release) {
   struct Row {
     const char* release;
     RunnerVersion runner;
-    bool skips_pads;
+    bool masks_pads;
   };
   for (const Row& row : {Row{"vllm-0.26.0", RunnerVersion::V1, false},
                          {"vllm-0.27.0", RunnerVersion::V1, false},  // the mask is V2's alone
@@ -198,10 +198,10 @@ BOOST_AUTO_TEST_CASE(runner_and_pad_mask_follow_the_release) {
                          {"vllm-0.33.0", RunnerVersion::V2, true}}) {
     const ParallelPlan plan = plan_for(qwen3_5(), sharded, engine_release(row.release));
     BOOST_TEST((plan.runner == row.runner), row.release);
-    BOOST_TEST(plan.skips_pads == row.skips_pads, row.release);
+    BOOST_TEST(plan.masks_pads == row.masks_pads, row.release);
   }
-  BOOST_TEST(!plan_for(deepseek_v3(), sharded, engine_release("vllm-0.30.0")).skips_pads);
-  BOOST_TEST(plan_for(deepseek_v3(), sharded, engine_release("vllm-0.31.0")).skips_pads);
+  BOOST_TEST(!plan_for(deepseek_v3(), sharded, engine_release("vllm-0.30.0")).masks_pads);
+  BOOST_TEST(plan_for(deepseek_v3(), sharded, engine_release("vllm-0.31.0")).masks_pads);
 }
 
 BOOST_AUTO_TEST_CASE(an_idle_rank_runs_the_rows_of_one_verify_request) {

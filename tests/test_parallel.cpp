@@ -257,8 +257,7 @@ BOOST_DATA_TEST_CASE(chunk_gather_trim_is_the_identity,
   for (Eigen::Index i = 0; i < x.size(); ++i) x.data()[i] = double(i + 1);
   const std::int64_t shard = (tokens + tp - 1) / tp;
   const auto gathered = run_ranks(ops, tp, [&](Comm& comm) {
-    const Matrix<double> padding[] = {x, Matrix<double>::Zero(shard * tp - tokens, 3)};
-    const Matrix<double> padded = ops.concat(padding, Axis::rows);
+    const Matrix<double> padded = ops.pad_rows(x, shard * tp - tokens);
     const auto mine = ops.slice(padded, Axis::rows, comm.rank() * shard, (comm.rank() + 1) * shard);
     return ops.slice(comm.all_gather(mine, Axis::rows), Axis::rows, 0, tokens);
   });

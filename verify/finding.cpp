@@ -17,6 +17,14 @@ const char* to_string(FindingKind kind) {
       return "bounds";
     case FindingKind::state:
       return "state";
+    case FindingKind::routing:
+      return "routing";
+    case FindingKind::pads:
+      return "pads";
+    case FindingKind::side:
+      return "side";
+    case FindingKind::stage:
+      return "stage";
   }
   return "";
 }

@@ -15,7 +15,15 @@ enum class FindingKind {
   columns,       // a column block that does not fit
   bounds,        // an index beyond the rows held: a device-side assert, or a silent read outside
   state,         // a cache that holds rows of another view
+  routing,       // a token without its experts, twice with them, or a pad with some
+  pads,          // garbage in pad rows where zeros, or rows of an earlier step, are due
+  side,          // positions, boundaries, slots or counts that are not the step's
+  stage,         // a value from before a norm where one from after it is due
 };
+inline constexpr FindingKind finding_kinds[] = {
+    FindingKind::rows,  FindingKind::completeness, FindingKind::columns,
+    FindingKind::bounds, FindingKind::state,       FindingKind::routing,
+    FindingKind::pads,  FindingKind::side,         FindingKind::stage};
 const char* to_string(FindingKind kind);
 
 /// A requirement of an operation that its operand does not meet.

@@ -8,8 +8,6 @@
 namespace tokenview {
 namespace {
 
-constexpr RowRun mix_row{0, 1, 0, RowKind::mix, PadContent::zero, 0};
-
 /// The extent that is left of `extent` by `ranges`.
 std::int64_t held(const std::vector<Range>& ranges, std::int64_t extent) {
   if (ranges.empty()) return extent;
@@ -88,11 +86,15 @@ ViewOps::Weight ViewOps::load(const WeightSource&, const WeightBlock& block) con
   return w;
 }
 
-ViewOps::Tensor ViewOps::embed(const Ids& ids, const Weight& table, std::int64_t) const {
+ViewOps::Tensor ViewOps::embed(const Ids& ids, const Weight& table,
+                               std::int64_t first_row) const {
   Tensor x;
   x.rows = ids.rows;
   x.width = table.in;
   x.sum = Completeness::summand(table.out_block.begin, table.out_block.of);
+  if (first_row == unmasked_vocabulary && table.out_block.of > 1)
+    find(FindingKind::bounds, "embed", "ids", text("id < ", table.out, " rows"),
+         text("ids up to ", table.out * table.out_block.of - 1), table.out);
   return x;
 }
 
@@ -104,6 +106,7 @@ ViewOps::Tensor ViewOps::linear(const Tensor& x, const Weight& w) const {
   Tensor y = x;
   y.width = w.out;
   y.columns = w.out_block;
+  y.normed = false;
   if (w.in_block.of > 1) {
     require_complete("linear", "x", x);
     y.sum = Completeness::summand(w.in_block.begin, w.in_block.of);
@@ -120,6 +123,7 @@ ViewOps::Tensor ViewOps::add(const Tensor& x, const Tensor& y) const {
   if (!(x.columns == y.columns)) find(FindingKind::columns, "add", "y", name(x), name(y));
   Tensor out = x;
   out.rows = mixed(x.rows, y.rows);
+  out.normed = false;
   if (y.origin >= 0) out.origin = y.origin;
   return out;
 }
@@ -127,7 +131,9 @@ ViewOps::Tensor ViewOps::add(const Tensor& x, const Tensor& y) const {
 ViewOps::Tensor ViewOps::rms_norm(const Tensor& x, const Weight&, double) const {
   require_complete("rms_norm", "x", x);
   if (!x.columns.all()) find(FindingKind::columns, "rms_norm", "x", "all columns", name(x));
-  return x;
+  Tensor y = x;
+  y.normed = true;
+  return y;
 }
 
 ViewOps::Tensor ViewOps::head_rms_norm(const Tensor& x, const Weight&, double) const {
@@ -212,10 +218,16 @@ ViewOps::Tensor ViewOps::attention(const Tensor& q, const Tensor& k, const Tenso
                                    const Batch& batch) const {
   const Rows full = expected(batch);
   require_rows("attention", "q", full, q.rows, q.origin);
+  require_clean_pads("attention", "q", q);
   require_complete("attention", "q", q);
   require_complete("attention", "k", k);
   require_complete("attention", "v", v);
   for (std::size_t s = 0; s + 1 < batch.query_start_loc.size(); ++s) {
+    if (batch.slots[s] < 0) {
+      find(FindingKind::bounds, "attention", "slots", "slot >= 0", text("slot ", batch.slots[s]),
+           batch.query_start_loc[s]);
+      continue;
+    }
     const auto slot = std::size_t(batch.slots[s]);
     if (cache.slots.size() <= slot) cache.slots.resize(slot + 1);
     Rows& past = cache.slots[slot];
@@ -249,11 +261,17 @@ ViewOps::Tensor ViewOps::gated_delta_rule(const Tensor& qkv, const Tensor& beta,
                                           const Batch& batch) const {
   const Rows full = expected(batch);
   require_rows("gated_delta_rule", "qkv", full, qkv.rows, qkv.origin);
+  require_clean_pads("gated_delta_rule", "qkv", qkv);
   require_rows("gated_delta_rule", "beta", qkv.rows, beta.rows, beta.origin);
   require_rows("gated_delta_rule", "g", qkv.rows, g.rows, g.origin);
   for (std::size_t s = 0; s + 1 < batch.query_start_loc.size(); ++s) {
     const std::int64_t first = batch.query_start_loc[s], last = batch.query_start_loc[s + 1];
     if (first == last) continue;
+    if (batch.slots[s] < 0) {
+      find(FindingKind::bounds, "gated_delta_rule", "slots", "slot >= 0",
+           text("slot ", batch.slots[s]), first);
+      continue;
+    }
     const auto slot = std::size_t(batch.slots[s]);
     if (state.slots.size() <= slot) {
       state.slots.resize(slot + 1);
@@ -290,61 +308,25 @@ void ViewOps::commit_accepted(GdnState& state, std::int32_t slot, std::int64_t r
 
 ViewOps::Routing ViewOps::route(const Tensor& logits, std::int64_t k, bool) const {
   require_complete("route", "logits", logits);
+  require_clean_pads("route", "logits", logits);
   if (!logits.columns.all())
     find(FindingKind::columns, "route", "logits", "all columns", name(logits));
-  return {logits.rows, k};
+  Routing routing;
+  routing.rows = logits.rows;
+  routing.experts_per_token = k;
+  return routing;
 }
 
 ViewOps::Tensor ViewOps::experts(const Tensor& x, const Routing& routing, const Weight&,
                                  const Weight& down, std::int64_t) const {
   require_complete("experts", "x", x);
   require_rows("experts", "routing", x.rows, routing.rows);
+  require_once(routing.rows);
+  if (routing.pads_are_garbage && routing.rows.count(RowKind::pad) > 0)
+    find(FindingKind::bounds, "experts", "ids", "expert ids of the model", "ids never written");
   Tensor out = x;
   out.width = down.out;
   out.sum = Completeness::summand(down.expert_part, down.expert_parts);
-  return out;
-}
-
-ViewOps::Tensor ViewOps::pad_rows(const Tensor& x, std::int64_t count) const {
-  Tensor out = x;
-  out.rows.append_pads(count);
-  return out;
-}
-
-void ViewOps::require_full(const Tensor& x, const Batch& batch, const char* what) const {
-  require_rows("exit", what, expected(batch), x.rows, x.origin);
-  require_complete("exit", what, x);
-}
-
-ViewOps::Tensor ViewOps::trim(const Tensor& x, std::int64_t rows) const {
-  if (rows > x.rows.size()) throw ShapeError(text("trim: ", rows, " rows of ", x.rows.size()));
-  const Rows dropped = x.rows.slice(rows, x.rows.size());
-  if (dropped.count(RowKind::pad) != dropped.size())
-    find(FindingKind::rows, "trim", "x", "pads after the rows kept", to_map(dropped, step_), rows);
-  Tensor out = x;
-  out.rows = x.rows.slice(0, rows);
-  out.origin = -1;
-  return out;
-}
-
-ViewOps::Tensor ViewOps::index_rows(const Tensor& x, const std::vector<std::int64_t>& rows) const {
-  Tensor out = x;
-  out.rows = {};
-  Rows wanted;
-  for (const std::int64_t index : rows) {
-    wanted.append(
-        {std::int32_t(index), 1, std::int16_t(at_.dp), RowKind::token, PadContent::zero, step_});
-    if (index < 0 || index >= x.rows.size()) {
-      find(FindingKind::bounds, "index_rows", "x", text("index ", index, " < rows"),
-           text(x.rows.size(), " rows: ", to_map(x.rows, step_)), index, x.origin);
-      out.rows.append(mix_row);
-    } else {
-      out.rows.append(x.rows.at(index));
-    }
-  }
-  if (!(wanted == out.rows) && out.rows.count(RowKind::mix) == 0)
-    find(FindingKind::rows, "index_rows", "x", to_map(wanted, step_), to_map(out.rows, step_),
-         first_difference(wanted, out.rows));
   return out;
 }
 
@@ -387,9 +369,10 @@ ViewOps::Tensor ViewOps::slice(const Tensor& x, Axis axis, std::int64_t begin,
   return part;
 }
 
-ViewOps::Tensor ViewOps::concat(std::span<const Tensor> parts, Axis axis) const {
-  Tensor whole = parts.front();
-  for (const Tensor& part : parts.subspan(1)) {
+ViewOps::Tensor ViewOps::concat(std::span<const Tensor* const> parts, Axis axis) const {
+  Tensor whole = *parts.front();
+  for (const Tensor* each : parts.subspan(1)) {
+    const Tensor& part = *each;
     if (!(part.sum == whole.sum))
       find(FindingKind::completeness, "concat", "parts", to_string(whole.sum), to_string(part.sum));
     if (axis == Axis::rows) {
@@ -409,9 +392,14 @@ ViewOps::Tensor ViewOps::concat(std::span<const Tensor> parts, Axis axis) const 
   return whole;
 }
 
-ViewOps::Tensor ViewOps::sum(std::span<const Tensor> parts) const {
-  Tensor total = parts.front();
-  for (const Tensor& part : parts.subspan(1)) {
+ViewOps::Tensor ViewOps::sum(std::span<const Tensor* const> parts, Axis axis, std::int64_t begin,
+                             std::int64_t end) const {
+  const bool all = begin == 0 && end == extent(*parts.front(), axis);
+  Tensor total = all ? *parts.front() : slice(*parts.front(), axis, begin, end);
+  for (const Tensor* each : parts.subspan(1)) {
+    Tensor cut;
+    if (!all) cut = slice(*each, axis, begin, end);
+    const Tensor& part = all ? *each : cut;
     require_rows("sum", "parts", total.rows, part.rows, part.origin);
     total.rows = mixed(total.rows, part.rows);
     if (!total.sum.add(part.sum))
@@ -424,12 +412,16 @@ ViewOps::Tensor ViewOps::sum(std::span<const Tensor> parts) const {
 
 ViewOps::Routing ViewOps::slice(const Routing& x, Axis, std::int64_t begin,
                                 std::int64_t end) const {
-  return {x.rows.slice(begin, end), x.experts_per_token};
+  Routing part = x;
+  part.rows = x.rows.slice(begin, end);
+  if (!x.given.empty() && begin > 0)
+    std::ranges::rotate(part.given, part.given.begin() + begin % std::int64_t(x.given.size()));
+  return part;
 }
 
-ViewOps::Routing ViewOps::concat(std::span<const Routing> parts, Axis) const {
-  Routing whole = parts.front();
-  for (const Routing& part : parts.subspan(1)) whole.rows.append(part.rows);
+ViewOps::Routing ViewOps::concat(std::span<const Routing* const> parts, Axis) const {
+  Routing whole = *parts.front();
+  for (const Routing* part : parts.subspan(1)) whole.rows.append(part->rows);
   return whole;
 }
 

@@ -25,6 +25,14 @@ class ViewOps {
     std::int64_t width = 0;
     std::int32_t origin =
         -1;  // in the origins of the run; -1: its rows are full, or always were so
+    bool normed = false;            // an RMS norm made it
+    std::int16_t flat_part = 0;     // of a flat slice: part flat_part of flat_parts of all elements
+    std::int16_t flat_parts = 0;    // 0: rows as they are
+    std::vector<Completeness> sums;  // of equal blocks of rows from the ranks of an all-to-all
+  };
+  /// For each row the token, or PAD, that the mask says it is.
+  struct Mask {
+    Rows rows;
   };
   struct Ids {
     Rows rows;
@@ -35,9 +43,12 @@ class ViewOps {
     ColumnBlock out_block, in_block;
     std::int64_t expert_part = 0, expert_parts = 1;
   };
+  /// Rows whose experts are known or not; a pad has experts too, unless a mask skipped it.
   struct Routing {
     Rows rows;
     std::int64_t experts_per_token = 0;
+    std::vector<std::int64_t> given;  // experts of row i: given[i % size]; empty: not known, so all
+    bool pads_are_garbage = false;    // expert ids of pads were never written
   };
   struct KvCache {
     std::vector<Rows> slots;  // what was written at each position
@@ -59,6 +70,8 @@ class ViewOps {
   void made_by(Tensor& x, const char* op, const std::string& group) const;
   void made_by(Routing&, const char*, const std::string&) const {}
   std::int32_t step() const { return step_; }
+  /// Rows from here on are those of engine step `step`.
+  void enter_step(std::int32_t step) const { step_ = step; }
 
   Weight load(const WeightSource& source, const WeightBlock& block) const;
   Ids ids(const Batch& batch) const { return {expected(batch)}; }
@@ -96,13 +109,53 @@ class ViewOps {
                  std::int64_t first_expert) const;
 
   Tensor pad_rows(const Tensor& x, std::int64_t count) const;
-  void require_full(const Tensor& x, const Batch& batch, const char* what) const;
+  Routing pad_rows(const Routing& x, std::int64_t count) const;
+  Mask pad_rows(const Mask& x, std::int64_t count) const;
+  Tensor blank(std::int64_t rows, std::int64_t cols) const;
+  Tensor into_buffer(const Tensor& x, std::int64_t rows) const;
+  Mask pad_mask(const Batch& batch) const { return {expected(batch)}; }
+  /// A token that the mask marks loses its experts; with a row for each row, no pad may keep them.
+  Routing skip_pads(const Routing& routing, const Mask& mask, bool has_a_row_for_each) const;
   /// Drops pads only, and needs `rows` rows.
   Tensor trim(const Tensor& x, std::int64_t rows) const;
 
-  /// An index beyond the rows is a predicted device-side assert; a row that is not the token of its
-  /// index is a finding as well.
-  Tensor index_rows(const Tensor& x, const std::vector<std::int64_t>& rows) const;
+  void require_full(const Tensor& x, const Batch& batch, const char* what) const;
+  void require_ids(const Ids& ids, const Batch& batch, const char* what) const;
+  /// The side data that a module sees is that of the step.
+  void require_side(const Batch& of_step, const Batch& seen, const char* what) const;
+  void require_capacity(const Routing& routing, std::int64_t pairs) const;
+  void count_load(const Routing& routing, std::int64_t rows) const;
+
+  std::vector<std::int64_t> rows_for(const Routing& routing, const Range& experts) const;
+  Tensor take_rows(const Tensor& x, const std::vector<std::int64_t>& rows) const;
+  Routing take_rows(const Routing& x, const std::vector<std::int64_t>& rows) const;
+  Mask take_rows(const Mask& x, const std::vector<std::int64_t>& rows) const;
+  Tensor add_rows(const Tensor& x, const std::vector<std::int64_t>& rows, std::int64_t count) const;
+
+  /// What injected faults do: pads from `begin` on hold something else; all pads do; a multiple of
+  /// the value; ids shifted inside each of `parts` shards.
+  Tensor fill_rows(const Tensor& x, std::int64_t begin, const std::string& content) const;
+  Tensor poison_pads(const Tensor& x, const std::string& content) const;
+  Routing poison_pads(Routing x, const std::string& content) const;
+  Tensor scaled(const Tensor& x, double factor) const;
+  Ids rolled(const Ids& ids, std::int64_t parts) const;
+
+  /// Flat slices of a pipeline's hand-over. Joined from tensors that differ, a row is a mixture.
+  Tensor flat_slice(const Tensor& x, std::int64_t part, std::int64_t parts) const;
+  bool is_flat(const Tensor& x, std::int64_t) const { return x.flat_parts > 0; }
+  Tensor unflatten(const Tensor& flat, std::int64_t width) const;
+
+  /// An index beyond the rows is a predicted device-side assert; a row that is not the token of the
+  /// index that is due is a finding as well.
+  Tensor index_rows(const Tensor& x, const std::vector<std::int64_t>& rows) const {
+    return index_rows(x, rows, rows);
+  }
+  Tensor index_rows(const Tensor& x, const std::vector<std::int64_t>& rows,
+                    const std::vector<std::int64_t>& due) const;
+  /// A slice never asserts: too few rows are a shape error later, one row is broadcast, and a
+  /// kernel that reads through a pointer reads outside.
+  Tensor first_rows(const Tensor& x, std::int64_t count, bool by_pointer) const;
+  Ids pad_ids(const Ids& ids, std::int64_t count) const;
   Ids argmax(const Tensor& logits) const;
   Ids select(const Ids& ids, const std::vector<std::int64_t>& rows) const;
   /// The rows of a batch, full and complete: a correct target's.
@@ -112,18 +165,24 @@ class ViewOps {
 
   // The algebra of collectives.
   std::int64_t extent(const Tensor& x, Axis axis) const {
+    if (x.flat_parts > 0) return axis == Axis::rows ? 1 : x.rows.size() * x.width / x.flat_parts;
     return axis == Axis::rows ? x.rows.size() : x.width;
   }
+  std::int64_t extent(const Mask& x, Axis) const { return x.rows.size(); }
   std::int64_t extent(const Routing& x, Axis axis) const {
     return axis == Axis::rows ? x.rows.size() : x.experts_per_token;
   }
-  const char* dtype_name(const Tensor&) const { return "view"; }
-  const char* dtype_name(const Routing&) const { return "routing"; }
+  ElementType element_type(const Tensor&) const { return {"view", 0}; }
+  ElementType element_type(const Routing&) const { return {"routing", 0}; }
   Tensor slice(const Tensor& x, Axis axis, std::int64_t begin, std::int64_t end) const;
-  Tensor concat(std::span<const Tensor> parts, Axis axis) const;
-  Tensor sum(std::span<const Tensor> parts) const;
+  Tensor concat(std::span<const Tensor* const> parts, Axis axis) const;
+  Tensor sum(std::span<const Tensor* const> parts, Axis axis, std::int64_t begin,
+             std::int64_t end) const;
   Routing slice(const Routing& x, Axis axis, std::int64_t begin, std::int64_t end) const;
-  Routing concat(std::span<const Routing> parts, Axis axis) const;
+  Mask slice(const Mask& x, Axis, std::int64_t begin, std::int64_t end) const {
+    return {x.rows.slice(begin, end)};
+  }
+  Routing concat(std::span<const Routing* const> parts, Axis axis) const;
 
   /// The rows that full means for this rank's batch: its tokens, then the runner's pads.
   Rows expected(const Batch& batch) const;
@@ -134,15 +193,19 @@ class ViewOps {
   void require_complete(const char* operation, const char* tensor, const Tensor& x) const;
   void require_rows(const char* operation, const char* tensor, const Rows& expected,
                     const Rows& actual, std::int32_t origin = -1) const;
+  /// Pads hold zeros or rows of an earlier step: garbage must not enter a sum, a router, a mixer.
+  void require_clean_pads(const char* operation, const char* tensor, const Tensor& x) const;
   /// What a cache holds of a sequence is tokens, no pads and no mixtures.
   void require_tokens(const char* operation, const Rows& held, std::size_t sequence) const;
+  /// Each token is among the rows once: a row that is there twice is routed twice.
+  void require_once(const Rows& rows) const;
   void note_rows(Tensor& x, const char* what) const;
   std::string name(const TokenView& view) const { return to_string(view, step_); }
 
   RankCoordinates at_;
   std::vector<Finding>* findings_;
   std::vector<std::string>* origins_;
-  std::int32_t step_;
+  mutable std::int32_t step_;
   mutable const ModulePath* module_ = nullptr;
   mutable std::int64_t order_ = 0;  // operations so far
 };

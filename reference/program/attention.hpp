@@ -12,10 +12,12 @@ namespace tokenview {
 template <class R>
 typename R::Tensor attention(R& rank, const AttentionWeights<typename R::Weight>& w,
                              const RankShapes& shapes, double eps, typename R::Ops::KvCache& cache,
-                             const Batch& batch, const typename R::Tensor& x) {
+                             const Batch& of_step, const typename R::Tensor& x) {
   using T = typename R::Tensor;
   const auto& ops = rank.ops;
   const auto scope = rank.enter("self_attn");
+  const Batch& batch = rank.side(of_step);
+  ops.require_side(of_step, batch, "attention");
 
   const T query_and_gate = rank.linear("q_proj", x, w.q_proj);  // [T, heads * 2 * head_dim]
   const T key = rank.linear("k_proj", x, w.k_proj);             // [T, kv_heads * head_dim]
@@ -27,7 +29,8 @@ typename R::Tensor attention(R& rank, const AttentionWeights<typename R::Weight>
   const T q = ops.rope(q_normed, batch, shapes.rope);
   const T k = ops.rope(k_normed, batch, shapes.rope);
 
-  const T attended = ops.attention(q, k, value, shapes.attention, cache, batch);
+  const T attended =
+      rank.named("attended", ops.attention(q, k, value, shapes.attention, cache, batch));
   const T gated = ops.sigmoid_mul(attended, gate);          // [T, heads * head_dim]
   return rank.tap(rank.linear("o_proj", gated, w.o_proj));  // [T, H] partial
 }

@@ -119,6 +119,26 @@ struct ParallelConfig {
   bool operator==(const ParallelConfig&) const = default;
 };
 
+/// Where a rank is in a dp x pp x tp world; ranks are numbered with tp fastest.
+/// Source: vllm parallel_state.py; expert parallelism spans dp x tp at one pipeline stage.
+struct RankCoordinates {
+  std::int64_t world = 0;
+  std::int64_t tp = 0;
+  std::int64_t pp = 0;
+  std::int64_t dp = 0;
+  std::int64_t ep = 0;
+};
+
+inline RankCoordinates coordinates_of(std::int64_t world, const ParallelConfig& parallel) {
+  RankCoordinates at;
+  at.world = world;
+  at.tp = world % parallel.tp;
+  at.pp = world / parallel.tp % parallel.pp;
+  at.dp = world / (parallel.tp * parallel.pp);
+  at.ep = at.dp * parallel.tp + at.tp;
+  return at;
+}
+
 /// Throws ConfigError for a pair that a serving engine refuses at construction, with both numbers:
 /// heads not divisible by tp, key/value heads neither dividing nor divided by tp, GDN heads or an
 /// expert, shared expert or dense width not divisible, tp over the number of experts, expert

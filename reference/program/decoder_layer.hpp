@@ -16,10 +16,10 @@ struct LayerState {
   std::optional<typename Ops::GdnState> gdn;
 };
 
-/// One pre-norm decoder layer in the module this rank is in. `scatters` is its RSM flag.
+/// One pre-norm decoder layer in the module this rank is in. `call` says which it is.
 /// Source: transformers modeling_qwen3_next.py, Qwen3NextDecoderLayer; vllm qwen3_next.py.
 template <class R>
-LayerStream<typename R::Tensor> decoder_layer(R& rank, const Protocol<R>& protocol, bool scatters,
+LayerStream<typename R::Tensor> decoder_layer(R& rank, const Protocol<R>& protocol, LayerCall call,
                                               const LayerWeights<typename R::Weight>& w,
                                               const ModelConfig& config, const RankShapes& shapes,
                                               LayerState<typename R::Ops>& state,
@@ -27,21 +27,25 @@ LayerStream<typename R::Tensor> decoder_layer(R& rank, const Protocol<R>& protoc
                                               LayerStream<typename R::Tensor> stream) {
   using T = typename R::Tensor;
   const double eps = config.rms_norm_eps;
-  LayerCall call{batch.num_tokens(), scatters, w.moe.has_value(), stream.residual.has_value()};
+  call.has_residual = stream.residual.has_value();
+  call.stream_sharded = stream.sharded;
 
   // mixer
-  stream.hidden = add_norm(rank, "input_layernorm", stream, w.input_layernorm, eps);
+  stream.hidden = protocol.norm(rank, "input_layernorm", stream, w.input_layernorm, eps);
   const T x = protocol.attention_input(rank, call, stream.hidden);  // [T, H] full
-  const T mixed =
-      w.self_attn ? attention(rank, *w.self_attn, shapes, eps, *state.kv, batch, x)
-                  : gated_delta_net(rank, *w.linear_attn, shapes.gdn, eps, *state.gdn, batch, x);
+  T mixed = w.self_attn
+                ? attention(rank, *w.self_attn, shapes, eps, *state.kv, batch, x)
+                : gated_delta_net(rank, *w.linear_attn, shapes.gdn, eps, *state.gdn, batch, x);
+  if (rank.gate("residual_before_sum", false)) mixed = rank.ops.add(mixed, *stream.residual);
   stream.hidden = protocol.attention_output(rank, call, mixed, *stream.residual);
 
   // feed-forward
   stream.hidden =
-      add_norm(rank, "post_attention_layernorm", stream, w.post_attention_layernorm, eps);
+      protocol.norm(rank, "post_attention_layernorm", stream, w.post_attention_layernorm, eps);
   stream.hidden = protocol.feed_forward(rank, call, w, config, batch, stream.hidden);
-  if (rank.taps != nullptr) rank.tap(rank.ops.add(*stream.residual, stream.hidden));
+  if (rank.taps != nullptr && protocol.boundary_is_complete())
+    rank.tap(rank.ops.add(*stream.residual, stream.hidden));
+  protocol.after_layer(rank, call, stream);
   return stream;
 }
 

@@ -277,8 +277,10 @@ ParallelPlan plan_for(const ModelConfig& config, const ParallelConfig& parallel,
   ParallelPlan plan = plan_for(config, parallel, protocol);
   if (is_qwen(family) && release.splits_shared_expert) plan.shared_expert_whole = false;
   plan.runner = default_runner(release, family).value_or(RunnerVersion::V1);
-  plan.skips_pads = release.pad_mask == PadMask::every_runner ||
+  plan.masks_pads = release.pad_mask == PadMask::every_runner ||
                     (release.pad_mask == PadMask::runner_v2 && plan.runner == RunnerVersion::V2);
+  plan.slices_mask = plan.masks_pads && plan.protocol == ProtocolId::E;
+  plan.norms_on_shard = family == ReleaseFamily::deepseek_v32;
   plan.dispatch = backend_in(release, asked).dispatch;
   return plan;
 }

@@ -34,16 +34,19 @@ GdnProjections<typename R::Tensor> gdn_projections(R& rank, const GdnWeights<typ
 template <class R>
 typename R::Tensor gated_delta_net(R& rank, const GdnWeights<typename R::Weight>& w,
                                    const GdnShape& shape, double eps,
-                                   typename R::Ops::GdnState& state, const Batch& batch,
+                                   typename R::Ops::GdnState& state, const Batch& of_step,
                                    const typename R::Tensor& x) {
   using T = typename R::Tensor;
   const auto& ops = rank.ops;
   const auto scope = rank.enter("linear_attn");
+  const Batch& batch = rank.side(of_step);
+  ops.require_side(of_step, batch, "gated_delta_net");
 
   const GdnProjections<T> in = gdn_projections(rank, w, shape, x);
   const T qkv = ops.causal_conv(in.qkv, w.conv1d, state, batch);           // [T, conv_dim]
   const auto [beta, g] = ops.delta_gates(in.b, in.a, w.A_log, w.dt_bias);  // [T, value_heads]
-  const T read = ops.gated_delta_rule(qkv, beta, g, shape, state, batch);  // [T, value_dim]
+  const T read = rank.named(
+      "attended", ops.gated_delta_rule(qkv, beta, g, shape, state, batch));  // [T, value_dim]
   const T normed = rank.tap(ops.gated_rms_norm(read, in.z, w.norm, eps), "norm");
   return rank.tap(rank.linear("out_proj", normed, w.out_proj));  // [T, H] partial
 }

@@ -82,39 +82,40 @@ Dispatch parse_dispatch(std::string_view name) {
 }
 
 ParallelPlan plan_for(const ModelConfig& config, const ParallelConfig& parallel,
-                      ProtocolId protocol) {
+                      ProtocolId protocol, bool forced) {
   ParallelPlan plan;
   plan.parallel = parallel;
   plan.scatters.assign(std::size_t(config.num_hidden_layers), false);
-  if (protocol == ProtocolId::deferred) {
-    plan.protocol = protocol;
-    return plan;
-  }
+  plan.captures_alone = !config.has_arithmetic();
+  plan.norms_on_shard = config.model_type == ModelType::deepseek_v32;
   const bool possible =
       parallel.tp > 1 && parallel.enable_expert_parallel && config.num_experts > 0;
-  if (protocol == ProtocolId::S || !possible) return plan;
-
   const bool is_static = protocol == ProtocolId::E || protocol == ProtocolId::vllm_58061;
-  if (is_static && parallel.pp > 1) {  // a gate without pipelines: sums are left to the next norm
+  // The gate of E is closed for pipelines; its models then leave sums to the next norm.
+  if (protocol == ProtocolId::deferred || (is_static && possible && parallel.pp > 1 && !forced)) {
     plan.protocol = ProtocolId::deferred;
     return plan;
   }
+  if (protocol == ProtocolId::S || !possible) return plan;
+
   plan.sequence_parallel_moe = plan.shared_expert_whole = true;
   plan.protocol = ProtocolId::A;
-  const bool has_pipelines =
-      protocol == ProtocolId::vllm_53191 || protocol == ProtocolId::vllm_53191_shape;
-  if (protocol == ProtocolId::A || (parallel.pp > 1 && !has_pipelines)) return plan;
+  if (protocol == ProtocolId::A) return plan;
   bool all_moe = true;
   for (std::int64_t i = 0; i < config.num_hidden_layers; ++i)
     all_moe = all_moe && config.is_moe_layer(i);
-  if ((protocol == ProtocolId::D || protocol == ProtocolId::vllm_51927) && !all_moe) return plan;
+  const bool has_pipelines =
+      protocol == ProtocolId::vllm_53191 || protocol == ProtocolId::vllm_53191_shape;
+  const bool is_uniform = protocol == ProtocolId::D || protocol == ProtocolId::vllm_51927;
+  if (!forced && ((parallel.pp > 1 && !has_pipelines) || (is_uniform && !all_moe))) return plan;
 
   plan.protocol = protocol;
-  if (is_static || protocol == ProtocolId::sglang) {
+  if (is_static || protocol == ProtocolId::sglang || is_uniform) {
     plan.scatters.assign(plan.scatters.size(), true);
     plan.mtp_scatters = true;
-    plan.dense_whole = protocol != ProtocolId::vllm_58061;
-    plan.skips_pads = is_static;
+    plan.dense_whole = protocol == ProtocolId::E || protocol == ProtocolId::sglang;
+    plan.fc_whole = plan.masks_pads = plan.slices_mask = is_static;
+    plan.ragged = protocol == ProtocolId::sglang;
     return plan;
   }
   for (std::int64_t i = 0; i < config.num_hidden_layers; ++i)

@@ -43,6 +43,15 @@ Dispatch parse_dispatch(std::string_view name);
 /// The model runner's generation. Source: vllm gpu_model_runner.py, gpu/model_runner.py.
 enum class RunnerVersion { V1, V2 };
 
+/// Weights by module, as a glob, that are whole on every rank, or split over tp, whatever the plan
+/// says of them.
+struct PlacedWeights {
+  std::string at;
+  bool whole = true;
+
+  bool operator==(const PlacedWeights&) const = default;
+};
+
 /// What a parallel configuration switches on, decided once before any layer runs.
 struct ParallelPlan {
   ParallelConfig parallel;
@@ -52,9 +61,16 @@ struct ParallelPlan {
   bool mtp_scatters = false;           // the same for the MTP layer
   bool shared_expert_whole = false;    // not split over tp; false under SPM is vllm issue 37856
   bool dense_whole = false;            // dense feed-forwards not split over tp
-  bool skips_pads = false;             // a mask tells the router which rows are pads
+  bool fc_whole = false;               // nor the MTP's projection
+  bool masks_pads = false;             // a mask tells the router which rows are pads
+  bool slices_mask = false;            // and is cut like the rows, so that no pad is routed
+  bool ragged = false;                 // shards differ by a row and have no pads
+  bool norms_on_shard = false;         // of vllm_48763: the newer class of models
+  bool captures_alone = false;         // of B: an auxiliary state is gathered by itself
+  std::vector<std::int64_t> aux_layers;  // states captured before these layers, or after the last
   Dispatch dispatch = Dispatch::allgather_reducescatter;
   RunnerVersion runner = RunnerVersion::V1;
+  std::vector<PlacedWeights> placed;  // weights that lie otherwise than the plan says
 
   bool scatters_all() const {
     for (const bool layer : scatters)
@@ -70,7 +86,8 @@ struct ParallelPlan {
 /// layers, fall back to A. The MTP layer follows the rule for index 0 of its own stack, in the
 /// DeepSeek and GLM families for the layer after the last.
 /// Source: vllm qwen3_next.py (PR 47006, PR 50685), deepseek_v2.py, config/parallel.py.
+/// `forced`: without the fallbacks, as where one is forgotten.
 ParallelPlan plan_for(const ModelConfig& config, const ParallelConfig& parallel,
-                      ProtocolId protocol);
+                      ProtocolId protocol, bool forced = false);
 
 }  // namespace tokenview

@@ -7,8 +7,9 @@ namespace tokenview {
 
 /// Protocol D: one static contract for the whole model. Tokens are sharded once at the entry, every
 /// layer gathers before its mixer and reduce-scatters after it, every boundary is a shard, the
-/// final norm works on the shard, and one gather ends the model. Models that mix dense and sparse
-/// layers, and pipelines, run protocol A. Source: vllm qwen3_next.py, qwen3_next_mtp.py (PR 50685).
+/// final norm works on the shard, and one gather, of the captured states too, ends the model.
+/// Models that mix dense and sparse layers, and pipelines, run protocol A.
+/// Source: vllm qwen3_next.py, qwen3_next_mtp.py (PR 50685).
 template <class R>
 class ProtocolD : public Protocol<R> {
  public:
@@ -16,40 +17,44 @@ class ProtocolD : public Protocol<R> {
   using typename Protocol<R>::W;
   using Protocol<R>::Protocol;
 
-  std::string_view name() const override { return "D"; }
-
   LayerStream<T> model_entry(R& rank, const T& embedded) const override {
-    if (!this->plan.scatters_all()) return {embedded, {}};
-    return {chunk(rank, embedded), {}};
+    return {chunk(rank, embedded)};
   }
 
   T attention_input(R& rank, LayerCall& call, const T& hidden) const override {
-    call.on_shard = call.scatters;
-    return call.scatters ? gather_and_trim(rank, hidden, call.num_tokens) : hidden;
+    return gather_and_trim(rank, hidden, call.num_tokens);
   }
 
-  T attention_output(R& rank, const LayerCall& call, const T& partial, T&) const override {
-    return call.scatters ? padded_reduce_scatter(rank, partial) : rank.tp.all_reduce(partial);
+  T attention_output(R& rank, const LayerCall&, const T& partial, T&) const override {
+    return padded_reduce_scatter(rank, partial);
   }
 
-  T model_exit(R& rank, LayerStream<T> stream, const W& norm, double eps,
-               std::int64_t num_tokens) const override {
-    const T normed = add_norm(rank, "norm", stream, norm, eps);
-    return this->plan.scatters_all() ? gather_and_trim(rank, normed, num_tokens) : normed;
+  T model_exit(R& rank, LayerStream<T> stream, const W& w, double eps, std::int64_t num_tokens,
+               std::vector<T>& captured) const override {
+    T packed = add_norm(rank, "norm", stream, w, eps);
+    const std::int64_t width = rank.ops.extent(packed, Axis::cols);
+    for (const T& state : captured) packed = rank.ops.concat_features(packed, state);
+    const T full = gather_and_trim(rank, packed, num_tokens);
+    if (captured.empty()) return full;
+    for (std::size_t i = 0; i < captured.size(); ++i) {
+      const auto begin = std::int64_t(i + 1) * width;
+      captured[i] = rank.ops.slice(full, Axis::cols, begin, begin + width);
+    }
+    return rank.ops.slice(full, Axis::cols, 0, width);
   }
 
-  LayerStream<T> mtp_entry(R& rank, const T& projected, std::int64_t num_tokens) const override {
-    if (!this->plan.mtp_scatters) return {projected, {}};
+  LayerStream<T> mtp_entry(R& rank, const T& joined, const W& fc,
+                           std::int64_t num_tokens) const override {
+    const T projected = this->project(rank, joined, fc);
     if (rank.ops.extent(projected, Axis::rows) != num_tokens)
       throw ShapeError(text("mtp: the input has ", rank.ops.extent(projected, Axis::rows),
                             " rows, positions have ", num_tokens));
-    return {chunk(rank, projected), {}};
+    return {chunk(rank, projected)};
   }
 
-  T mtp_exit(R& rank, LayerStream<T> stream, const W& norm, double eps,
+  T mtp_exit(R& rank, LayerStream<T> stream, const W& w, double eps,
              std::int64_t num_tokens) const override {
-    const T normed = add_norm(rank, "norm", stream, norm, eps);
-    return this->plan.mtp_scatters ? gather_and_trim(rank, normed, num_tokens) : normed;
+    return gather_and_trim(rank, add_norm(rank, "norm", stream, w, eps), num_tokens);
   }
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 
+#include "reference/program/injector.hpp"
 #include "reference/program/module_path.hpp"
 #include "reference/program/operations.hpp"
 
@@ -28,22 +29,27 @@ class Rank {
   using Tensor = typename Ops::Tensor;
   using Weight = typename Ops::Weight;
 
-  /// `expert_parallel` spans dp x tp, `data_parallel` the ranks of equal tp.
-  Rank(const Ops& arithmetic, Comm& tensor_parallel, Comm& data_parallel, Comm& expert_parallel)
-      : ops(arithmetic), tp(tensor_parallel), dp(data_parallel), ep(expert_parallel) {
-    for (Comm* group : {&tp, &dp, &ep}) group->locate(module);
+  /// `expert_parallel` spans dp x tp at one pipeline stage, `data_parallel` the ranks of equal tp,
+  /// `pipeline` those of equal tp and dp.
+  Rank(const Ops& arithmetic, Comm& tensor_parallel, Comm& data_parallel, Comm& expert_parallel,
+       Comm& pipeline)
+      : ops(arithmetic),
+        tp("tp", tensor_parallel, faults),
+        dp("dp", data_parallel, faults),
+        ep("ep", expert_parallel, faults),
+        pp("pp", pipeline, faults) {
+    for (Comm* group : {&tensor_parallel, &data_parallel, &expert_parallel, &pipeline})
+      group->locate(module);
     if constexpr (requires { ops.locate(module); }) ops.locate(module);
   }
-  /// A group of its own for everything: the serial model, or tp alone where dp is one.
-  Rank(const Ops& arithmetic, Comm& tensor_parallel, Comm& data_parallel)
-      : Rank(arithmetic, tensor_parallel, data_parallel, tensor_parallel) {}
+  /// One group of one for everything: the serial model.
+  Rank(const Ops& arithmetic, Comm& solo) : Rank(arithmetic, solo, solo, solo, solo) {}
   Rank(const Rank&) = delete;
   Rank& operator=(const Rank&) = delete;
 
   const Ops& ops;
-  Comm& tp;
-  Comm& dp;
-  Comm& ep;
+  Injector<Ops, Comm>* faults = nullptr;  // nullptr: none
+  GroupEnd<Ops, Comm> tp, dp, ep, pp;
   ModulePath module;
   TapSink<Ops>* taps = nullptr;  // nullptr: nothing is recorded
 
@@ -65,8 +71,40 @@ class Rank {
 
   /// Records `value` as the output of the module this rank is in, or of its part `leaf`.
   Tensor tap(Tensor value, const char* leaf = "") {
+    if (faults != nullptr) [[unlikely]]
+      value = faults->value(*leaf == '\0' ? "output" : leaf, std::move(value));
     if (taps != nullptr) taps->tensor(module, leaf, value);
     return value;
+  }
+
+  /// A value that golden files do not name, and a fault may change.
+  template <class X>
+  X named(const char* name, X value) {
+    if (faults != nullptr) [[unlikely]]
+      return faults->value(name, std::move(value));
+    return value;
+  }
+
+  /// A decision of the program, a count that it works with, and the side data of the module this
+  /// rank is in: as they are, unless a fault changes them.
+  bool gate(const char* name, bool value) {
+    return faults == nullptr ? value : faults->gate(name, value);
+  }
+  std::int64_t number(const char* name, std::int64_t value) {
+    return faults == nullptr ? value : faults->number(name, value);
+  }
+  const Batch& side(const Batch& batch) { return faults == nullptr ? batch : faults->batch(batch); }
+
+  /// Appends `count` zero rows; keeps the first `count` rows and drops pads. Local.
+  template <class X>
+  X pad_rows(const X& x, std::int64_t count) {
+    const auto make = [this](const X& rows, std::int64_t n) { return ops.pad_rows(rows, n); };
+    return faults == nullptr ? make(x, count) : faults->local("pad_rows", x, count, make);
+  }
+  template <class X>
+  X trim(const X& x, std::int64_t count) {
+    const auto make = [this](const X& rows, std::int64_t n) { return ops.trim(rows, n); };
+    return faults == nullptr ? make(x, count) : faults->local("trim", x, count, make);
   }
 
   /// x w^T as the module `name`.

@@ -3,7 +3,9 @@
 // give shards of S = ceil(T / p) rows; rank r holds tokens r S .. r S + S - 1, and ids from T on
 // are pads.
 #pragma once
+#include <algorithm>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "reference/program/rank.hpp"
@@ -19,10 +21,39 @@ inline std::int64_t padding_to_multiple(std::int64_t rows, std::int64_t size) {
 /// No communication. Source: vllm models/utils.py, sequence_parallel_chunk.
 template <class R, class X>
 X chunk(R& rank, const X& full) {
+  const auto cut = [&rank](const X& x, std::int64_t pads) {
+    const X padded = rank.ops.pad_rows(x, pads);
+    const std::int64_t shard = rank.ops.extent(padded, Axis::rows) / rank.tp.size();
+    return rank.ops.slice(padded, Axis::rows, rank.tp.rank() * shard, (rank.tp.rank() + 1) * shard);
+  };
+  const std::int64_t pads =
+      padding_to_multiple(rank.ops.extent(full, Axis::rows), rank.tp.size());
+  return rank.faults == nullptr ? cut(full, pads) : rank.faults->local("chunk", full, pads, cut);
+}
+
+/// The parts joined along rows, in order.
+template <class Ops, class X>
+X join(const Ops& ops, const std::vector<X>& parts) {
+  std::vector<const X*> pointers;
+  for (const X& part : parts) pointers.push_back(&part);
+  return ops.concat(std::span<const X* const>(pointers), Axis::rows);
+}
+
+/// Rows of each rank's ragged shard: the first T mod p ranks hold one more.
+/// Source: sglang layers/communicator.py, torch.tensor_split.
+inline std::vector<std::int64_t> ragged_sizes(std::int64_t num_tokens, std::int64_t size) {
+  std::vector<std::int64_t> sizes(std::size_t(size), num_tokens / size);
+  for (std::int64_t r = 0; r < num_tokens % size; ++r) ++sizes[std::size_t(r)];
+  return sizes;
+}
+
+/// full [T, *] -> this rank's ragged shard, without pads. No communication.
+template <class R, class X>
+X ragged_chunk(R& rank, const X& full) {
   const std::int64_t rows = rank.ops.extent(full, Axis::rows);
-  const X padded = rank.ops.pad_rows(full, padding_to_multiple(rows, rank.tp.size()));
-  const std::int64_t shard = rank.ops.extent(padded, Axis::rows) / rank.tp.size();
-  return rank.ops.slice(padded, Axis::rows, rank.tp.rank() * shard, (rank.tp.rank() + 1) * shard);
+  const std::int64_t p = rank.tp.size(), r = rank.tp.rank();
+  const std::int64_t begin = r * (rows / p) + std::min(r, rows % p);
+  return rank.ops.slice(full, Axis::rows, begin, begin + rows / p + (r < rows % p ? 1 : 0));
 }
 
 /// partial [T, *] -> this rank's shard [S, *] of the sum: zero rows are appended on every rank,
@@ -31,7 +62,7 @@ template <class R>
 typename R::Tensor padded_reduce_scatter(R& rank, const typename R::Tensor& partial) {
   const std::int64_t rows = rank.ops.extent(partial, Axis::rows);
   return rank.tp.reduce_scatter(
-      rank.ops.pad_rows(partial, padding_to_multiple(rows, rank.tp.size())), Axis::rows);
+      rank.pad_rows(partial, padding_to_multiple(rows, rank.tp.size())), Axis::rows);
 }
 
 /// shard [S, *] -> full [T, *]: shards are joined in rank order and the pads cut.
@@ -39,7 +70,7 @@ typename R::Tensor padded_reduce_scatter(R& rank, const typename R::Tensor& part
 template <class R>
 typename R::Tensor gather_and_trim(R& rank, const typename R::Tensor& shard,
                                    std::int64_t num_tokens) {
-  return rank.ops.trim(rank.tp.all_gather(shard, Axis::rows), num_tokens);
+  return rank.trim(rank.tp.all_gather(shard, Axis::rows), num_tokens);
 }
 
 /// Hidden and residual shards -> both full, in one all-gather of their joined width.

@@ -4,7 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "reference/program/config.hpp"
+#include "reference/program/injected_fault.hpp"
+#include "reference/program/parallel_plan.hpp"
 #include "reference/program/operations.hpp"
 
 namespace tokenview {
@@ -63,7 +64,7 @@ struct LayerWeights {
 template <class W>
 struct MtpWeights {
   W pre_fc_norm_embedding, pre_fc_norm_hidden;  // [H]  replicated, zero-centred
-  W fc;                                         // [H, 2H]  rows; its output is gathered
+  W fc;                                         // [H, 2H]  rows; its output is gathered; or whole
   LayerWeights<W> layer;                        // layer 0 of the stack serves every draft step
   W norm;                                       // [H]
 };
@@ -85,6 +86,8 @@ struct WeightPlacement {
   bool expert_parallel = false;      // whole experts a rank, else a slice of every expert
   bool shared_expert_whole = false;  // not split over tp: under sequence-parallel MoE
   bool dense_whole = false;          // dense feed-forwards not split over tp: protocol E
+  bool fc_whole = false;             // the MTP's projection not split over tp: protocol E
+  std::vector<PlacedWeights> placed = {};  // what lies otherwise
 };
 
 /// Loads one rank's part of every weight. Names are the Hugging Face library's.
@@ -127,16 +130,23 @@ class WeightLoader {
   static std::string text_name(const char* list, std::int64_t index) {
     return std::string(list) + '.' + std::to_string(index) + '.';
   }
+  bool is_whole(const std::string& name, bool otherwise) const {
+    for (const PlacedWeights& placed : at_.placed)
+      if (fits(placed.at, name)) otherwise = placed.whole;
+    return otherwise;
+  }
   W whole(const std::string& name, std::vector<std::int64_t> shape) const {
     return ops_.load(source_, {name, std::move(shape), {}, {}, {}, 0});
   }
   /// This rank's block of `units` equal groups of output rows.
   W rows(const std::string& name, std::vector<std::int64_t> shape) const {
+    if (is_whole(name, false)) return whole(name, std::move(shape));
     const Range block = block_of(shape[0], at_.tp_rank, at_.tp_size);
     return ops_.load(source_,
                      {name, std::move(shape), {block}, {}, {}, 0, at_.tp_rank, at_.tp_size});
   }
   W columns(const std::string& name, std::vector<std::int64_t> shape) const {
+    if (is_whole(name, false)) return whole(name, std::move(shape));
     const Range block = block_of(shape[1], at_.tp_rank, at_.tp_size);
     return ops_.load(source_,
                      {name, std::move(shape), {}, {block}, {}, 0, at_.tp_rank, at_.tp_size});
@@ -230,9 +240,9 @@ class WeightLoader {
     return w;
   }
 
-  SwigluWeights<W> swiglu(const std::string& prefix, std::int64_t width, bool is_whole) const {
+  SwigluWeights<W> swiglu(const std::string& prefix, std::int64_t width, bool unsplit) const {
     const std::int64_t h = c_.hidden_size;
-    if (is_whole)
+    if (this->is_whole(prefix + "gate_proj.weight", unsplit))
       return {.gate_proj = whole(prefix + "gate_proj.weight", {width, h}),
               .up_proj = whole(prefix + "up_proj.weight", {width, h}),
               .down_proj = whole(prefix + "down_proj.weight", {h, width})};
@@ -278,7 +288,8 @@ class WeightLoader {
   MtpWeights<W> mtp() const {
     return {.pre_fc_norm_embedding = whole("mtp.pre_fc_norm_embedding.weight", {c_.hidden_size}),
             .pre_fc_norm_hidden = whole("mtp.pre_fc_norm_hidden.weight", {c_.hidden_size}),
-            .fc = rows("mtp.fc.weight", {c_.hidden_size, 2 * c_.hidden_size}),
+            .fc = at_.fc_whole ? whole("mtp.fc.weight", {c_.hidden_size, 2 * c_.hidden_size})
+                               : rows("mtp.fc.weight", {c_.hidden_size, 2 * c_.hidden_size}),
             .layer = layer("mtp.layers.0.", LayerType::full_attention,
                            c_.is_moe_layer(c_.first_mtp_layer())),
             .norm = whole("mtp.norm.weight", {c_.hidden_size})};

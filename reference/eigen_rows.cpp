@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows that come and go: pads, masks, rows by index, flat slices. Nothing is computed here.
+#include <algorithm>
+#include <limits>
+
+#include "reference/eigen_ops.hpp"
+#include "reference/program/error.hpp"
+
+namespace tokenview {
+
+template <class S>
+typename EigenOps<S>::Routing EigenOps<S>::pad_rows(const Routing& x, std::int64_t count) const {
+  Routing out{pad_rows(x.weights, count), Matrix<std::int64_t>::Zero(x.ids.rows() + count, x.ids.cols())};
+  out.ids.topRows(x.ids.rows()) = x.ids;
+  return out;
+}
+
+template <class S>
+typename EigenOps<S>::Mask EigenOps<S>::pad_mask(const Batch& batch) const {
+  Mask mask(std::size_t(batch.num_tokens()), 0);
+  std::fill(mask.begin() + batch.num_real_tokens(), mask.end(), std::uint8_t{1});
+  return mask;
+}
+
+template <class S>
+typename EigenOps<S>::Mask EigenOps<S>::pad_rows(Mask mask, std::int64_t count) const {
+  mask.resize(mask.size() + std::size_t(count), 1);
+  return mask;
+}
+
+template <class S>
+typename EigenOps<S>::Mask EigenOps<S>::slice(const Mask& mask, Axis, std::int64_t begin,
+                                              std::int64_t end) const {
+  return Mask(mask.begin() + begin, mask.begin() + end);
+}
+
+template <class S>
+typename EigenOps<S>::Routing EigenOps<S>::skip_pads(Routing routing, const Mask& mask,
+                                                     bool) const {
+  const auto rows = std::min<std::int64_t>(routing.ids.rows(), std::int64_t(mask.size()));
+  for (std::int64_t t = 0; t < rows; ++t) {
+    if (mask[std::size_t(t)] == 0) continue;
+    routing.ids.row(t).setConstant(-1);
+    routing.weights.row(t).setZero();
+  }
+  return routing;
+}
+
+template <class S>
+std::vector<std::int64_t> EigenOps<S>::rows_for(const Routing& routing,
+                                                const Range& experts) const {
+  std::vector<std::int64_t> rows;
+  for (std::int64_t t = 0; t < routing.ids.rows(); ++t)
+    for (std::int64_t j = 0; j < routing.ids.cols(); ++j)
+      if (routing.ids(t, j) >= experts.begin && routing.ids(t, j) < experts.end) {
+        rows.push_back(t);
+        break;
+      }
+  return rows;
+}
+
+template <class S>
+typename EigenOps<S>::Tensor EigenOps<S>::take_rows(const Tensor& x,
+                                                    const std::vector<std::int64_t>& rows) const {
+  Tensor out(Eigen::Index(rows.size()), x.cols());
+  for (std::size_t i = 0; i < rows.size(); ++i) out.row(Eigen::Index(i)) = x.row(rows[i]);
+  return out;
+}
+
+template <class S>
+typename EigenOps<S>::Routing EigenOps<S>::take_rows(const Routing& x,
+                                                     const std::vector<std::int64_t>& rows) const {
+  Routing out{take_rows(x.weights, rows), Matrix<std::int64_t>(Eigen::Index(rows.size()), x.ids.cols())};
+  for (std::size_t i = 0; i < rows.size(); ++i) out.ids.row(Eigen::Index(i)) = x.ids.row(rows[i]);
+  return out;
+}
+
+template <class S>
+typename EigenOps<S>::Mask EigenOps<S>::take_rows(const Mask& mask,
+                                                  const std::vector<std::int64_t>& rows) const {
+  Mask out;
+  for (const std::int64_t row : rows) out.push_back(mask[std::size_t(row)]);
+  return out;
+}
+
+template <class S>
+typename EigenOps<S>::Tensor EigenOps<S>::add_rows(const Tensor& x,
+                                                   const std::vector<std::int64_t>& rows,
+                                                   std::int64_t count) const {
+  Tensor out = Tensor::Zero(count, x.cols());
+  for (std::size_t i = 0; i < rows.size(); ++i) out.row(rows[i]) += x.row(Eigen::Index(i));
+  round_in_place(out);
+  return out;
+}
+
+template <class S>
+typename EigenOps<S>::Tensor EigenOps<S>::fill_rows(Tensor x, std::int64_t begin,
+                                                    const std::string& content) const {
+  const auto rows = x.bottomRows(x.rows() - begin);
+  if (content == "nan")
+    x.bottomRows(rows.rows()).setConstant(std::numeric_limits<S>::quiet_NaN());
+  else if (begin > 0)  // rows of the step, a thousand times as large, or as they are
+    for (std::int64_t t = begin; t < x.rows(); ++t)
+      x.row(t) = x.row(t % begin) * (content == "large" ? S(1000) : S(1));
+  return x;
+}
+
+template <class S>
+typename EigenOps<S>::Tensor EigenOps<S>::flat_slice(const Tensor& x, std::int64_t part,
+                                                     std::int64_t parts) const {
+  const std::int64_t size = x.size() / parts;
+  Tensor flat(1, size);
+  std::copy_n(x.data() + part * size, size, flat.data());
+  return flat;
+}
+
+template <class S>
+typename EigenOps<S>::Tensor EigenOps<S>::unflatten(const Tensor& flat, std::int64_t width) const {
+  return Eigen::Map<const Tensor>(flat.data(), flat.size() / width, width);
+}
+
+template <class S>
+typename EigenOps<S>::Tensor EigenOps<S>::index_rows(const Tensor& x,
+                                                     const std::vector<std::int64_t>& rows) const {
+  for (const std::int64_t row : rows)
+    if (row < 0 || row >= x.rows())
+      throw ShapeError(
+          text("index_rows: index ", row, " is out of range for ", x.rows(), " rows"));
+  return take_rows(x, rows);
+}
+
+template <class S>
+typename EigenOps<S>::Tensor EigenOps<S>::first_rows(const Tensor& x, std::int64_t count,
+                                                     bool by_pointer) const {
+  if (count <= x.rows()) return slice(x, Axis::rows, 0, count);
+  throw ShapeError(text("first_rows: ", count, " rows of ", x.rows(),
+                        by_pointer ? ", read through a pointer" : ""));
+}
+
+template <class S>
+typename EigenOps<S>::Ids EigenOps<S>::rolled(const Ids& ids, std::int64_t parts) const {
+  Ids out = ids;
+  const auto shard = (std::int64_t(ids.size()) + parts - 1) / parts;
+  for (std::int64_t end = shard; end < std::int64_t(ids.size()); end += shard)
+    out[std::size_t(end) - 1] = ids[std::size_t(end - shard)];
+  return out;
+}
+
+template class EigenOps<float>;
+template class EigenOps<double>;
+
+}  // namespace tokenview

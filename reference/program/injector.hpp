@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <any>
+#include <deque>
+#include <map>
+#include <numeric>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "reference/program/config.hpp"
+#include "reference/program/group_end.hpp"
+#include "reference/program/injected_fault.hpp"
+
+namespace tokenview {
+
+/// Thrown through a rank's program where a fault makes it end early; who runs the rank catches it.
+struct RankLeaves {};
+
+/// The faults of one rank at work. Each place of the program asks here, under its module and its
+/// operation, what is to happen.
+template <class Ops, class Comm>
+class Injector {
+ public:
+  struct Groups {
+    Comm *tp, *dp, *ep, *pp;
+  };
+
+  /// `module` is where the rank is; `faults` outlive this.
+  Injector(const Ops& ops, const std::vector<InjectedFault>& faults, const RankCoordinates& at,
+           const ModulePath& module, Groups groups)
+      : ops_(ops), faults_(faults), at_(at), module_(module), groups_(groups) {}
+
+  /// Where the run is: an engine step begins, with the target; a draft pass of it begins.
+  void enter_step(std::int64_t step) {
+    step_ = step;
+    enter_draft(-1);
+  }
+  void enter_draft(std::int64_t draft) {
+    draft_ = draft;
+    ++pass_;
+  }
+
+  /// A collective over `group`.
+  template <class X>
+  X collective(const char* group, Comm& comm, Move move, const X& operand) {
+    const std::string op(move.op);
+    X x = operand;
+    Comm* over = &comm;
+    std::vector<std::int64_t> sizes;
+    std::vector<const InjectedFault*> later;
+    bool is_repeated = false;
+    for (const InjectedFault* fault : matching(op, group)) {
+      switch (fault->act) {
+        case FaultAct::leave:
+          throw RankLeaves{};
+        case FaultAct::drop:
+          move.op = {};
+          break;
+        case FaultAct::repeat:
+          is_repeated = true;
+          break;
+        case FaultAct::replace:
+          move.op = fault->with;
+          break;
+        case FaultAct::before:
+          x = other(fault->with, comm, x);
+          break;
+        case FaultAct::group:
+          over = group_named(fault->with);
+          break;
+        case FaultAct::axis:
+          move.axis = move.axis == Axis::rows ? Axis::cols : Axis::rows;
+          break;
+        case FaultAct::count:
+          x = resized(x, ops_.extent(x, Axis::rows) + fault->number);
+          break;
+        case FaultAct::sizes:
+          sizes = fault->numbers;
+          move.sizes = &sizes;
+          break;
+        default:
+          later.push_back(fault);
+      }
+    }
+    X y = move.op.empty() ? x : carry_out<Ops>(*over, move, x);
+    if (is_repeated) y = carry_out<Ops>(*over, move, y);
+    for (const InjectedFault* fault : later) y = changed(*fault, op, comm, move, std::move(y));
+    return y;
+  }
+
+  /// A local move of rows, `n` being its argument: `make(operand, n)` does it.
+  template <class X, class Make>
+  X local(const char* op, const X& operand, std::int64_t n, Make make) {
+    X x = operand;
+    bool is_dropped = false, is_repeated = false;
+    std::vector<const InjectedFault*> later;
+    for (const InjectedFault* fault : matching(op, "")) {
+      switch (fault->act) {
+        case FaultAct::leave:
+          throw RankLeaves{};
+        case FaultAct::drop:
+          is_dropped = true;
+          break;
+        case FaultAct::repeat:
+          is_repeated = true;
+          break;
+        case FaultAct::before:
+          x = other(fault->with, *groups_.tp, x);
+          break;
+        case FaultAct::count:
+          n += fault->number;
+          break;
+        default:
+          later.push_back(fault);
+      }
+    }
+    const std::int64_t before = ops_.extent(x, Axis::rows);
+    X y = is_dropped ? x : make(x, n);
+    if (is_repeated) y = make(y, n);
+    for (const InjectedFault* fault : later) {
+      if (fault->act != FaultAct::poison) {
+        y = changed(*fault, op, *groups_.tp, {}, std::move(y), &x);
+      } else if constexpr (requires { ops_.fill_rows(y, before, fault->with); }) {
+        y = ops_.fill_rows(y, std::min(before, ops_.extent(y, Axis::rows)), fault->with);
+      }
+    }
+    return y;
+  }
+
+  /// A named value on its way past.
+  template <class X>
+  X value(const std::string& name, X x) {
+    for (const InjectedFault* fault : matching(name, "")) {
+      if (fault->act == FaultAct::leave) throw RankLeaves{};
+      if constexpr (Movable<Ops, X>)
+        x = changed(*fault, name, *groups_.tp, {}, std::move(x));
+      else if constexpr (requires { ops_.rolled(x, 1); })  // ids: shifted inside each shard
+        x = fault->act == FaultAct::rows ? ops_.rolled(x, groups_.tp->size()) : x;
+    }
+    return x;
+  }
+
+  /// A decision of the program; a count that it works with.
+  bool gate(const char* name, bool otherwise) { return number(name, otherwise) != 0; }
+  std::int64_t number(const char* name, std::int64_t otherwise) {
+    for (const InjectedFault* fault : matching(name, "")) {
+      if (fault->act == FaultAct::leave) throw RankLeaves{};
+      if (fault->act == FaultAct::set) otherwise = fault->number;
+      if (fault->act == FaultAct::count) otherwise += fault->number;
+    }
+    return otherwise;
+  }
+
+  /// The side data that the module sees. `with` says what is wrong with it:
+  /// `positions shard` (rows of this rank's shard only), `boundaries merged` (one sequence),
+  /// `boundaries padded` (the last sequence ends at the last pad), `slots first` (pads write to slot
+  /// 0), `slots unguarded` (pads write to slot -1), `no row counts`, `local row counts` (those of
+  /// this rank for all), `row counts` (`numbers`), `tokens` (`number` rows more).
+  const Batch& batch(const Batch& seen) {
+    const auto faults = matching("batch", "");
+    if (faults.empty()) return seen;
+    Batch& changed_batch = batches_.emplace_back(seen);
+    for (const InjectedFault* fault : faults) change_side(changed_batch, *fault);
+    return changed_batch;
+  }
+
+ private:
+  template <class X>
+  using KeptValue = std::pair<std::int64_t, X>;  // the pass that made it
+
+  std::vector<const InjectedFault*> matching(const std::string& op, const std::string& group) {
+    std::vector<const InjectedFault*> found;
+    std::string path;
+    bool has_path = false;
+    for (std::size_t i = 0; i < faults_.size(); ++i) {
+      const InjectedFault& fault = faults_[i];
+      if (fault.op != op && fault.op != "*") continue;
+      if (!fault.group.empty() && fault.group != group) continue;
+      if ((fault.tp >= 0 && fault.tp != at_.tp) || (fault.dp >= 0 && fault.dp != at_.dp) ||
+          (fault.pp >= 0 && fault.pp != at_.pp))
+        continue;
+      if ((fault.step >= 0 && fault.step != step_) || (fault.draft >= -1 && fault.draft != draft_))
+        continue;
+      if (!has_path) {
+        path = module_.str();
+        has_path = true;
+      }
+      if (!fits(fault.at, path)) continue;
+      if (fault.occurrence > 0 && ++seen_[i] != fault.occurrence) continue;
+      found.push_back(&fault);
+    }
+    return found;
+  }
+
+  Comm* group_named(const std::string& name) {
+    if (name == "dp") return groups_.dp;
+    if (name == "ep") return groups_.ep;
+    if (name == "pp") return groups_.pp;
+    return groups_.tp;
+  }
+
+  template <class X>
+  X resized(const X& x, std::int64_t rows) {
+    const std::int64_t now = ops_.extent(x, Axis::rows);
+    if (rows <= now) return ops_.slice(x, Axis::rows, 0, std::max<std::int64_t>(rows, 0));
+    return ops_.pad_rows(x, rows - now);
+  }
+
+  /// An operation by name, on full rows or over `comm`: what `before` and `after` add.
+  template <class X>
+  X other(const std::string& op, Comm& comm, const X& x) {
+    const std::int64_t rows = ops_.extent(x, Axis::rows), p = comm.size();
+    if (op == "chunk") {
+      const X padded = ops_.pad_rows(x, (p - rows % p) % p);
+      const std::int64_t shard = ops_.extent(padded, Axis::rows) / p;
+      return ops_.slice(padded, Axis::rows, comm.rank() * shard, (comm.rank() + 1) * shard);
+    }
+    if (op == "prefix") return ops_.slice(x, Axis::rows, 0, (rows + p - 1) / p);
+    if constexpr (Movable<Ops, X>) return carry_out<Ops>(comm, {.op = op}, x);
+    return x;
+  }
+
+  /// The parts of `x`, one a rank, in another order.
+  template <class X>
+  X reordered(const X& x, const std::string& order, std::int64_t parts,
+              const std::vector<std::int64_t>* sizes) {
+    const std::int64_t rows = ops_.extent(x, Axis::rows);
+    std::vector<std::int64_t> begin{0};
+    for (std::int64_t i = 0; i < parts; ++i)
+      begin.push_back(sizes != nullptr ? begin.back() + (*sizes)[std::size_t(i)]
+                                       : rows * (i + 1) / parts);
+    std::vector<std::int64_t> places;
+    for (std::int64_t i = 0; i < parts; ++i) {
+      if (order == "reverse") places.push_back(parts - 1 - i);
+      if (order == "rotate") places.push_back((i + 1) % parts);
+      if (order == "tp_major") {  // [dp, tp] read as [tp, dp]
+        const std::int64_t dp = groups_.dp->size(), tp = parts / std::max<std::int64_t>(dp, 1);
+        places.push_back(i % dp * tp + i / dp);
+      }
+    }
+    std::vector<std::int64_t> index;
+    if (order == "round_robin")
+      for (std::int64_t r = 0; r < parts; ++r)
+        for (std::int64_t i = r; i < rows; i += parts) index.push_back(i);
+    for (const std::int64_t place : places)
+      for (std::int64_t i = begin[std::size_t(place)]; i < begin[std::size_t(place) + 1]; ++i)
+        index.push_back(i);
+    return ops_.take_rows(x, index);
+  }
+
+  template <class X>
+  X changed(const InjectedFault& fault, const std::string& op, Comm& comm, const Move& move, X x,
+            const X* operand = nullptr) {
+    const std::int64_t rows = ops_.extent(x, Axis::rows), p = comm.size(), r = comm.rank();
+    switch (fault.act) {
+      case FaultAct::after:
+        return other(fault.with, comm, x);
+      case FaultAct::order:
+        return reordered(x, fault.with, p, move.sizes);
+      case FaultAct::count:
+        return resized(x, rows + fault.number);
+      case FaultAct::poison:
+        if constexpr (requires { ops_.poison_pads(x, fault.with); })
+          return ops_.poison_pads(x, fault.with);
+        return x;
+      case FaultAct::scale:
+        if constexpr (requires { ops_.scaled(x, fault.factor); })
+          return ops_.scaled(x, fault.factor);
+        return x;
+      case FaultAct::stale: {
+        std::any& kept = kept_[module_.str(op.c_str())];
+        const auto* old = std::any_cast<KeptValue<X>>(&kept);
+        if (old == nullptr) {
+          kept = KeptValue<X>(pass_, x);
+          return x;
+        }
+        X before = old->second;
+        kept = KeptValue<X>(pass_, std::move(x));
+        return before;
+      }
+      case FaultAct::rows: {
+        const X& of = operand != nullptr ? *operand : x;
+        const std::int64_t full = ops_.extent(of, Axis::rows), shard = (full + p - 1) / p;
+        std::vector<std::int64_t> index;
+        if (fault.with == "prefix")  // the first S rows on every rank
+          for (std::int64_t i = 0; i < std::min(shard, full); ++i) index.push_back(i);
+        if (fault.with == "floor")  // from r floor(T/p) on
+          for (std::int64_t i = 0; i < shard && r * (full / p) + i < full; ++i)
+            index.push_back(r * (full / p) + i);
+        if (fault.with == "round_robin")
+          for (std::int64_t i = r; i < full; i += p) index.push_back(i);
+        if (fault.with == "reverse")
+          for (std::int64_t i = full - 1; i >= 0; --i) index.push_back(i);
+        if (fault.with == "repeat_last") {  // one row too few, made up for by the last
+          for (std::int64_t i = 0; i + 1 < rows; ++i) index.push_back(i);
+          if (rows > 0) index.push_back(std::max<std::int64_t>(rows - 2, 0));
+          return ops_.take_rows(x, index);
+        }
+        return ops_.take_rows(of, index);
+      }
+      default:
+        return x;
+    }
+  }
+
+  void change_side(Batch& batch, const InjectedFault& fault) {
+    const std::int64_t rows = batch.num_tokens(), p = groups_.tp->size();
+    if (fault.with == "positions shard") {
+      const std::int64_t shard = (rows + p - 1) / p, begin = std::min(rows, at_.tp * shard),
+                         end = std::min(rows, begin + shard);
+      Batch part = batch;
+      part.input_ids.assign(batch.input_ids.begin() + begin, batch.input_ids.begin() + end);
+      part.positions.assign(batch.positions.begin() + begin, batch.positions.begin() + end);
+      part.mrope_positions.clear();
+      part.row_tokens.clear();
+      for (std::int64_t i = begin; i < end; ++i)
+        part.row_tokens.push_back(batch.row_tokens.empty() ? i : batch.row_tokens[std::size_t(i)]);
+      part.query_start_loc = {0, std::int32_t(end - begin)};
+      part.num_computed = {0};
+      part.slots = {batch.slots.empty() ? 0 : batch.slots.front()};
+      batch = part;
+    } else if (fault.with == "boundaries merged") {
+      batch.query_start_loc = {0, batch.query_start_loc.back()};
+      batch.num_computed.resize(1);
+      batch.slots.resize(1);
+    } else if (fault.with == "boundaries padded") {
+      batch.query_start_loc.back() = std::int32_t(rows);
+    } else if (fault.with == "slots first" || fault.with == "slots unguarded") {
+      // The runner's pads as requests of one row each.
+      for (std::int64_t i = batch.num_real_tokens(); i < rows; ++i) {
+        batch.query_start_loc.push_back(std::int32_t(i + 1));
+        batch.num_computed.push_back(0);
+        batch.slots.push_back(fault.with == "slots first" ? 0 : -1);
+      }
+    } else if (fault.with == "no row counts") {
+      batch.tokens_across_dp.clear();
+      batch.requests_across_dp.clear();
+    } else if (fault.with == "local row counts") {
+      for (std::int64_t& tokens : batch.tokens_across_dp) tokens = rows;
+    } else if (fault.with == "row counts") {
+      batch.tokens_across_dp = fault.numbers;
+    } else if (fault.with == "tokens") {
+      batch.positions.resize(std::size_t(std::max<std::int64_t>(0, rows + fault.number)));
+      batch.input_ids.resize(batch.positions.size());
+    }
+  }
+
+  const Ops& ops_;
+  const std::vector<InjectedFault>& faults_;
+  RankCoordinates at_;
+  const ModulePath& module_;
+  Groups groups_;
+  std::int64_t step_ = 0, draft_ = -1, pass_ = 0;
+  std::map<std::size_t, std::int64_t> seen_;
+  std::map<std::string, std::any> kept_;
+  std::deque<Batch> batches_;  // handed out by reference
+};
+
+}  // namespace tokenview
