@@ -35,15 +35,15 @@ constexpr KnownFault catalogue[] = {
 constexpr std::int64_t token_counts[] = {1, 2, 3, 4, 5, 8, 10, 12, 13};
 
 /// The same kinds of layers in as few as show them: views do not depend on depth or widths.
-ModelConfig short_model(ModelConfig config, std::int64_t tp) {
-  constexpr std::int64_t enough = 4;
+ModelConfig short_model(ModelConfig config, const ParallelConfig& parallel) {
+  const std::int64_t enough = std::max<std::int64_t>(4, 2 * parallel.pp);
   std::int64_t layers = config.num_hidden_layers;
   if (!config.has_arithmetic()) {
     // The last layer keeps its place in the period: the MTP layer comes after it.
     const std::int64_t period = config.moe_layer_freq;
     const std::int64_t least = config.first_k_dense_replace + std::max(enough - 1, 2 * period);
     if (layers > least) layers = least + (layers - least) % period;
-    config.hidden_size = (config.hidden_size + tp - 1) / tp * tp;
+    config.hidden_size = (config.hidden_size + parallel.tp - 1) / parallel.tp * parallel.tp;
   } else if (config.mlp_only_layers.empty() && config.decoder_sparse_step == 1) {
     layers = std::min(layers, enough);
   }
@@ -75,15 +75,20 @@ std::vector<std::string> batches_of(std::int64_t dp, std::int64_t draft_steps) {
 FaultIndex fault_of(const ParallelPlan& plan, std::span<const Finding> findings) {
   const Finding& first = findings.front();
   if (first.kind == FindingKind::completeness) {
-    if (plan.protocol == ProtocolId::deferred) return plan.parallel.pp > 1 ? F13 : F17;
+    const bool deferred = plan.protocol == ProtocolId::deferred;
+    if (deferred && first.tensor.starts_with("stage")) return F13;
+    if (deferred && first.operation == "sum" && first.expected == "complete") return F17;
     const bool joins_shared_expert =
         first.operation == "add" && first.module.find(".mlp") != std::string::npos;
-    return joins_shared_expert && plan.sequence_parallel_moe && !plan.shared_expert_whole
-               ? F5
-               : unexplained;
+    if (joins_shared_expert && plan.sequence_parallel_moe && !plan.shared_expert_whole) return F5;
+    return unexplained;
   }
-  if (first.module == "mtp" && first.tensor == "MTP hidden")
-    return std::ranges::count(findings, FindingKind::bounds, &Finding::kind) > 0 ? F1 : F2;
+  if (first.module == "mtp" && first.tensor == "MTP hidden") {
+    const bool asserts = std::ranges::any_of(findings, [](const Finding& finding) {
+      return finding.kind == FindingKind::bounds && finding.operation == "index_rows";
+    });
+    return asserts ? F1 : F2;
+  }
   // Rows of the target that are not the ones meant, but as many: so a count does not tell.
   const bool are_rows = first.kind == FindingKind::rows && first.expected.starts_with('[');
   if (are_rows && first.module.starts_with("model") &&
@@ -139,7 +144,7 @@ MetFaults faults_under(const ModelConfig& config, const ParallelPlan& plan,
 class PlanRuns {
  public:
   explicit PlanRuns(const ServedModel& served)
-      : served_(served), config_(short_model(served.config, served.parallel.tp)) {}
+      : served_(served), config_(short_model(served.config, served.parallel)) {}
 
   ParallelPlan plan(const EngineRelease& release) const {
     return plan_for(config_, served_.parallel, release, served_.backend);

@@ -281,7 +281,9 @@ ParallelPlan plan_for(const ModelConfig& config, const ParallelConfig& parallel,
                     (release.pad_mask == PadMask::runner_v2 && plan.runner == RunnerVersion::V2);
   plan.slices_mask = plan.masks_pads && plan.protocol == ProtocolId::E;
   plan.norms_on_shard = family == ReleaseFamily::deepseek_v32;
-  plan.dispatch = backend_in(release, asked).dispatch;
+  // With the gate shut the rows of a token lie on all tp ranks, and no backend sends them by
+  // expert.
+  if (gate.open) plan.dispatch = backend_in(release, asked).dispatch;
   return plan;
 }
 
