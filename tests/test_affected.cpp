@@ -128,6 +128,27 @@ BOOST_AUTO_TEST_CASE(a_sum_deferred_past_a_complete_moe_output_is_derived) {
   BOOST_TEST(fault_in(result, "F17").fault->is_derived);
 }
 
+BOOST_AUTO_TEST_CASE(a_sum_deferred_past_a_pipeline_boundary_is_derived) {
+  const ParallelConfig pipelines{.tp = 2, .dp = 2, .pp = 2, .enable_expert_parallel = true};
+  for (const EngineRelease& release : engine_releases()) {
+    const Affected result = affected_by(*preset("deepseek-v3.2"), release, pipelines, 0);
+    const bool defers = release.version >= Version{0, 25, 1};
+    BOOST_TEST(faults_of(result) == (defers ? "F13" : ""), release.name);
+    if (defers) BOOST_TEST(fault_in(result, "F13").fault->is_derived);
+  }
+}
+
+BOOST_DATA_TEST_CASE(pipelines_of_other_models_are_clean, data::make({2, 4}), pp) {
+  const ParallelConfig pipelines{.tp = 2, .dp = 2, .pp = pp, .enable_expert_parallel = true};
+  for (const char* name : {"vllm-0.26.0", "vllm-0.33.0"}) {
+    const EngineRelease release = engine_release(name);
+    BOOST_TEST(faults_of(affected_by(*preset("qwen3-next"), release, pipelines, 0)) == "", name);
+    BOOST_TEST(faults_of(affected_by(deepseek_v3(), release, pipelines, 0)) == "", name);
+  }
+  BOOST_TEST(faults_of(affected_by(*preset("qwen3.5-moe"), engine_release("vllm-0.33.0"),
+                                   pipelines)) == "");
+}
+
 BOOST_AUTO_TEST_CASE(the_published_sizes_have_the_faults_of_the_small_ones) {
   for (const char* release : {"vllm-0.19.1", "vllm-main-2026-07", "vllm-0.27.1", "vllm-0.33.0"})
     BOOST_TEST(faults_of(affected_by(*preset("qwen3.5-397b"), engine_release(release))) ==

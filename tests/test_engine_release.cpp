@@ -204,6 +204,16 @@ BOOST_AUTO_TEST_CASE(runner_and_pad_mask_follow_the_release) {
   BOOST_TEST(plan_for(deepseek_v3(), sharded, engine_release("vllm-0.31.0")).masks_pads);
 }
 
+BOOST_AUTO_TEST_CASE(the_newer_runner_drafts_at_the_most_requests_from_0_30_0_on) {
+  const auto loops_at_most = [](const ModelConfig& config, const char* name) {
+    const EngineRelease release = engine_release(name);
+    return runner_options(release, plan_for(config, sharded, release)).loop_of_most;
+  };
+  BOOST_TEST(!loops_at_most(qwen3_5(), "vllm-0.29.0"));
+  BOOST_TEST(loops_at_most(qwen3_5(), "vllm-0.30.0"));
+  BOOST_TEST(!loops_at_most(deepseek_v3(), "vllm-0.33.0"));  // runner V1
+}
+
 BOOST_AUTO_TEST_CASE(an_idle_rank_runs_the_rows_of_one_verify_request) {
   BOOST_TEST(idle_rank_rows(engine_release("vllm-0.22.1"), 2).value() == 3);
   BOOST_TEST(idle_rank_rows(engine_release("vllm-0.33.0"), 0).value() == 1);

@@ -75,7 +75,7 @@ std::vector<Outputs> run_sharded(const ModelConfig& config, const WeightSource& 
   SimMesh mesh(parallel);
   return mesh.run([&](const RankCoordinates&) -> const Ops& { return ops; },
                   [&](SimComms<Ops>& comms) {
-                    ShardedRank rank(ops, comms.tp, comms.dp, comms.ep);
+                    ShardedRank rank(ops, comms.tp, comms.dp, comms.ep, comms.pp);
                     const auto weights =
                         WeightLoader<Ops>(ops, source, config,
                                           placement_of(plan, comms.at.tp, comms.at.ep))
@@ -89,7 +89,7 @@ std::vector<Outputs> run_sharded(const ModelConfig& config, const WeightSource& 
                     const SampleRows sampled = sample_rows(batch);
                     const auto next = ops.argmax(ops.index_rows(out.logits, sampled.rows));
                     out.drafts = draft(rank, *protocol, weights, config, shapes, state, batch,
-                                       out.hidden, sampled, next, draft_steps);
+                                       out.hidden, sampled, next, {.num_steps = draft_steps});
                     return out;
                   });
 }

@@ -2,6 +2,7 @@
 #include "verify/affected.hpp"
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <ranges>
 #include <span>
@@ -101,8 +102,9 @@ using MetFaults = std::map<FaultIndex, MetFault>;
 
 /// Faults of one plan. `config` is short.
 MetFaults faults_under(const ModelConfig& config, const ParallelPlan& plan,
-                       std::int64_t draft_steps) {
+                       const RunnerOptions& runner, std::int64_t draft_steps) {
   MetFaults met;
+  ViewWeights weights(config);
   for (const std::string& batch : batches_of(plan.parallel.dp, draft_steps)) {
     const auto requests = parse_requests(batch, plan.parallel.dp);
     std::set<FaultIndex> in_batch;
@@ -125,14 +127,17 @@ MetFaults faults_under(const ModelConfig& config, const ParallelPlan& plan,
                                               .plan = plan,
                                               .inputs = inputs_of(requests),
                                               .draft_steps = std::size_t(drafts ? draft_steps : 0),
-                                              .target_runs = !drafts},
-                                             false);
+                                              .target_runs = !drafts,
+                                              .runner = runner},
+                                             false, &weights);
       std::vector<std::vector<Finding>> by_dp(std::size_t(plan.parallel.dp));
       for (const Finding& finding : result.findings)
         by_dp[std::size_t(finding.at.dp)].push_back(finding);
-      for (const auto& findings : by_dp)
-        if (!findings.empty())
-          note(fault_of(plan, findings), findings.front(), to_string(findings.front()));
+      for (auto& findings : by_dp) {
+        if (findings.empty()) continue;
+        std::ranges::stable_sort(findings, {}, [](const Finding& f) { return f.at.pp; });
+        note(fault_of(plan, findings), findings.front(), to_string(findings.front()));
+      }
       if (result.findings.empty() && !result.error.empty())
         note(unexplained, {}, "stopped: " + result.error);
     }
@@ -149,10 +154,15 @@ class PlanRuns {
   ParallelPlan plan(const EngineRelease& release) const {
     return plan_for(config_, served_.parallel, release, served_.backend);
   }
-  const MetFaults& faults(const ParallelPlan& plan) {
-    for (const auto& [known, met] : runs_)
-      if (known == plan) return met;
-    return runs_.emplace_back(plan, faults_under(config_, plan, served_.draft_steps)).second;
+  const MetFaults& faults(const EngineRelease& release) {
+    const ParallelPlan asked = plan(release);
+    const RunnerOptions runner = runner_options(release, asked);
+    for (const Run& run : runs_)
+      if (run.plan == asked && run.loop_of_most == runner.loop_of_most) return run.met;
+    return runs_
+        .emplace_back(Run{asked, runner.loop_of_most,
+                          faults_under(config_, asked, runner, served_.draft_steps)})
+        .met;
   }
   /// Whether the release runs the configuration, and without this fault.
   bool is_free_of(FaultIndex fault, const EngineRelease& release) {
@@ -161,13 +171,18 @@ class PlanRuns {
     } catch (const ConfigError&) {
       return false;
     }
-    return !faults(plan(release)).contains(fault);
+    return !faults(release).contains(fault);
   }
 
  private:
   const ServedModel& served_;
   ModelConfig config_;
-  std::vector<std::pair<ParallelPlan, MetFaults>> runs_;
+  struct Run {
+    ParallelPlan plan;
+    bool loop_of_most;
+    MetFaults met;
+  };
+  std::deque<Run> runs_;
 };
 
 /// The first later release from which on the fault is gone; empty: the newest has it.
@@ -241,9 +256,8 @@ std::vector<MatrixRow> matrix_rows() {
                           {}};
             PlanRuns runs(served);
             for (const EngineRelease& release : engine_releases()) {
-              const ParallelPlan plan = runs.plan(release);
               const bool exists = release.protocols[std::size_t(family_of(config))].has_value();
-              row.cells.push_back(exists ? cell_of(plan, runs.faults(plan)) : "-");
+              row.cells.push_back(exists ? cell_of(runs.plan(release), runs.faults(release)) : "-");
             }
             rows.push_back(std::move(row));
           }
@@ -295,8 +309,7 @@ Affected affected(const ServedModel& served, const EngineRelease& release, bool 
       .plan = runs.plan(release),
       .batches = std::int64_t(batches_of(served.parallel.dp, served.draft_steps).size()),
       .faults = {}};
-  const auto met = runs.faults(result.plan);  // a copy: looking ahead adds to the runs
-  for (const auto& [index, fault] : met) {
+  for (const auto& [index, fault] : runs.faults(release)) {
     result.faults.push_back(fault);
     if (look_ahead) result.faults.back().gone_from = gone_from(index, release, runs);
   }

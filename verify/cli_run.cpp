@@ -24,8 +24,12 @@ struct RunArguments {
   OutputFormat format = OutputFormat::text;
 };
 
-/// The plan that --engine, or else --protocol, asks for.
-ParallelPlan plan_of(const RunArguments& arguments, const ModelConfig& config) {
+/// What --engine, or else --protocol, asks for.
+struct Layout {
+  ParallelPlan plan;
+  RunnerOptions runner = {};
+};
+Layout layout_of(const RunArguments& arguments, const ModelConfig& config) {
   const ParallelConfig& parallel = arguments.parallel;
   const ProtocolId asked = parse_protocol(arguments.protocol.value_or("S"));
   if (!arguments.engine) {
@@ -35,7 +39,7 @@ ParallelPlan plan_of(const RunArguments& arguments, const ModelConfig& config) {
       throw UsageError(text("--protocol ", *arguments.protocol,
                             ": sequence-parallel MoE needs --tp over 1 and --ep, found --tp ",
                             parallel.tp, parallel.enable_expert_parallel ? " --ep" : ""));
-    return plan_for(config, parallel, asked);
+    return {plan_for(config, parallel, asked)};
   }
   const EngineRelease release = engine_release(*arguments.engine);
   const ServedModel served{config, parallel, arguments.backend.value_or(default_backend),
@@ -49,7 +53,7 @@ ParallelPlan plan_of(const RunArguments& arguments, const ModelConfig& config) {
   const Gate gate = gate_of(release, parallel, served.backend);
   if (!gate.warning.empty()) print_note(gate.warning);
   if (arguments.format == OutputFormat::text) std::cout << in_words(release, served) << '\n';
-  return plan;
+  return {plan, runner_options(release, plan)};
 }
 
 Exit run(const RunArguments& arguments) {
@@ -59,12 +63,14 @@ Exit run(const RunArguments& arguments) {
     throw UsageError("--correct-target without --draft-steps runs nothing");
   const auto requests = parse_requests(arguments.requests, arguments.parallel.dp);
 
-  const ParallelPlan plan = plan_of(arguments, config);
+  const Layout layout = layout_of(arguments, config);
+  const ParallelPlan& plan = layout.plan;
   const ViewRunResult result = run_views({.config = config,
                                           .plan = plan,
                                           .inputs = inputs_of(requests),
                                           .draft_steps = std::size_t(arguments.draft_steps),
-                                          .target_runs = !arguments.correct_target},
+                                          .target_runs = !arguments.correct_target,
+                                          .runner = layout.runner},
                                          true);
 
   if (arguments.format == OutputFormat::jsonl) {

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "comm_sim/sim_mesh.hpp"
-#include "reference/program/drafter.hpp"
 #include "reference/program/protocols.hpp"
+#include "reference/program/runner.hpp"
 
 namespace tokenview {
 
 template <class Ops>
 using SimRank = Rank<Ops, SimComm<Ops>>;
 
-/// What one data-parallel rank is given: tokens processed before the step, the step, and where
-/// known the tokens that follow the context.
+/// What one data-parallel rank is given: tokens processed before the first step, and the steps.
 struct StepInputs {
   Batch context = {};  // without rows for a prefill
   Batch step;
@@ -29,89 +29,195 @@ struct ParallelRun {
   std::vector<StepInputs> inputs = {};  // [dp]; what ranks know of each other is filled in
   std::size_t draft_steps = 0;
   bool target_runs = true;  // false: the drafter is fed the rows of a correct target (views only)
+  RunnerOptions runner = {};
+  std::vector<std::vector<StepInputs>> later_steps = {};  // [step][dp] after the first; no contexts
+  const std::vector<InjectedFault>* faults = nullptr;
+  std::function<void(const SimMesh&)> finished = {};  // told when all ranks have ended
   std::vector<CollectiveRecord>* collectives = nullptr;  // where those of rank 0 go
 };
 
-/// Sees what one rank makes: taps of the step, logits of all rows, and the draft passes.
+/// Sees what one rank makes: taps of the last step, logits of all rows, and the draft passes.
 template <class Ops>
 class RankObserver : public TapSink<Ops>, public DraftObserver<SimRank<Ops>> {
  public:
   virtual void lm_head(const typename Ops::Tensor& logits) = 0;
 };
 
-/// Batches of all dp ranks with the row counts that they exchange.
-/// Source: vllm forward_context.py, DPMetadata.
-inline void exchange_row_counts(std::vector<Batch*> batches) {
-  std::vector<std::int64_t> tokens, requests;
-  for (const Batch* batch : batches) {
-    tokens.push_back(batch->num_tokens());
-    requests.push_back(std::int64_t(sample_rows(*batch).rows.size()));
-  }
-  for (Batch* batch : batches) {
-    batch->tokens_across_dp = tokens;
-    batch->requests_across_dp = requests;
-  }
-}
+/// The program of one rank: weights and caches, and the steps one after the other.
+template <class Ops>
+class RankProgram {
+ public:
+  using R = SimRank<Ops>;
+  using T = typename Ops::Tensor;
+  using Ids = typename Ops::Ids;
 
-/// Runs the program on every rank of the world with `ops_of(coordinates)`;
-/// `observer_of(coordinates)` may be null. The target's logits are computed for all rows, as golden
-/// files have them. Throws the first error of a rank.
-template <class Ops, class OpsOf, class ObserverOf>
-void run_parallel(const ParallelRun& run, const WeightSource& source, OpsOf ops_of,
-                  ObserverOf observer_of) {
-  const auto protocol = make_protocol<SimRank<Ops>>(run.plan);
-  std::vector<StepInputs> inputs = run.inputs;
-  std::vector<Batch*> contexts, steps;
+  RankProgram(const ParallelRun& run, const Protocol<R>& protocol,
+              const ModelWeights<typename Ops::Weight>& weights, SimComms<Ops>& comms,
+              const Ops& ops)
+      : run_(run),
+        protocol_(protocol),
+        at_(comms.at),
+        ops_(ops),
+        weights_(weights),
+        rank_(ops, comms.tp, comms.dp, comms.ep, comms.pp),
+        shapes_(rank_shapes(run.config, comms.at.tp, run.plan.parallel.tp)),
+        state_(empty_state(ops, run.config, shapes_)) {
+    if (run.faults == nullptr) return;
+    injector_.emplace(ops, *run.faults, at_, rank_.module,
+                      typename Injector<Ops, SimComm<Ops>>::Groups{&comms.tp, &comms.dp, &comms.ep,
+                                                                   &comms.pp});
+    rank_.faults = &*injector_;
+  }
+
+  /// The pass over what was processed before: target and drafter write their caches, nobody samples.
+  void context(const Batch& context, const Batch& step) {
+    const T hidden =
+        forward(rank_, protocol_, weights_, run_.config, shapes_, state_, context);
+    if (run_.draft_steps == 0 || !stage().is_last()) return;
+    const SampleRows last = sample_rows(context);
+    std::vector<std::int64_t> firsts;
+    for (const std::int64_t s : last.requests)
+      firsts.push_back(step.query_start_loc[std::size_t(s)]);
+    const Ids next = ops_.select(ops_.ids(step), firsts);
+    mtp_forward(rank_, protocol_, weights_, run_.config, shapes_, state_, context,
+                ops_.next_ids(ops_.ids(context), context, last.rows, next), hidden);
+  }
+
+  /// One engine step: target, sampler, drafter, and the states of the accepted rows.
+  void step(std::int64_t index, const StepInputs& inputs, RankObserver<Ops>* observer) {
+    const Batch& batch = inputs.step;
+    if (injector_) injector_->enter_step(index);
+    if constexpr (requires { ops_.enter_step(0); }) ops_.enter_step(std::int32_t(index));
+    exchange(batch);
+    rank_.taps = observer;
+    const T hidden = target(batch);
+    if (stage().is_last()) {
+      const SampleRows sampled = sample_rows(batch, inputs.rejected);
+      const T logits = compute_logits(rank_, weights_, run_.config, hidden);
+      if (observer != nullptr) observer->lm_head(logits);
+      const Ids next = ops_.argmax(ops_.index_rows(logits, sampled.rows));
+      draft(rank_, protocol_, weights_, run_.config, shapes_, state_, batch, hidden, sampled, next,
+            {.num_steps = run_.draft_steps,
+             .padded = run_.runner.padded_drafter,
+             .runner = run_.runner.version,
+             .all_logits = true},
+            inputs.rejected, static_cast<DraftObserver<R>*>(observer));
+    }
+    rank_.taps = nullptr;
+    broadcast_sampled(batch);
+    if (injector_) injector_->enter_draft(-1);
+    commit(batch, inputs.rejected);
+  }
+
+ private:
+  Stage stage() { return stage_of(rank_, run_.plan); }
+
+  /// Row counts are agreed on over the data-parallel ranks: unpadded, padded, graph mode, ubatch.
+  /// Source: vllm dp_utils.py, coordinate_batch_across_dp.
+  void exchange(const Batch& batch) {
+    if (run_.plan.parallel.dp == 1 || batch.tokens_across_dp.empty()) return;
+    const auto scope = rank_.enter("runner");
+    rank_.dp.all_reduce(ops_.blank(
+        0, rank_.number("exchanged_fields", 4) * run_.plan.parallel.dp));
+  }
+
+  /// The last stage tells the others what it sampled: K + 1 ids a request, whatever was verified.
+  /// Source: vllm PR 49443.
+  void broadcast_sampled(const Batch& batch) {
+    if (run_.plan.parallel.pp == 1) return;
+    const auto scope = rank_.enter("runner");
+    rank_.pp.broadcast(
+        ops_.blank(0, std::max<std::int64_t>(batch.num_sequences(), 1) *
+                          rank_.number("sampled_width", std::int64_t(run_.draft_steps) + 1)),
+        run_.plan.parallel.pp - 1);
+  }
+
+  T target(const Batch& batch) {
+    if constexpr (requires { ops_.rows_of(batch, run_.config.hidden_size); })
+      if (!run_.target_runs) return ops_.rows_of(batch, run_.config.hidden_size);
+    return forward(rank_, protocol_, weights_, run_.config, shapes_, state_, batch);
+  }
+
+  /// Recurrent states go back to the last accepted row. Source: vllm gdn_attn.py.
+  void commit(const Batch& batch, const std::vector<std::int32_t>& rejected) {
+    if (!batch.keep_states || rejected.empty() || !rank_.gate("commits_accepted", true)) return;
+    for (LayerState<Ops>& layer : state_.layers)
+      for (std::size_t s = 0; layer.gdn && s < rejected.size(); ++s)
+        if (const std::int32_t rows = batch.query_start_loc[s + 1] - batch.query_start_loc[s];
+            rows > 0 && owns(layer))
+          ops_.commit_accepted(*layer.gdn, batch.slots[s], rows - rejected[s]);
+  }
+  bool owns(const LayerState<Ops>& layer) {
+    const auto index = std::int64_t(&layer - state_.layers.data());
+    const auto count = std::int64_t(state_.layers.size());
+    return index >= stage().first_layer(count) && index < stage().end_layer(count);
+  }
+
+  const ParallelRun& run_;
+  const Protocol<R>& protocol_;
+  RankCoordinates at_;
+  const Ops& ops_;
+  const ModelWeights<typename Ops::Weight>& weights_;
+  R rank_;
+  RankShapes shapes_;
+  ModelState<Ops> state_;
+  std::optional<Injector<Ops, SimComm<Ops>>> injector_;
+};
+
+/// Every step's inputs of each dp rank, padded and with what the ranks exchange.
+struct PreparedSteps {
+  std::vector<StepInputs> first;               // [dp]
+  std::vector<std::vector<StepInputs>> later;  // [step][dp]
   bool any_context = false;
-  for (StepInputs& of_rank : inputs) {
-    contexts.push_back(&of_rank.context);
-    steps.push_back(&of_rank.step);
-    any_context = any_context || of_rank.context.num_tokens() > 0;
-  }
-  if (any_context) exchange_row_counts(contexts);
-  exchange_row_counts(steps);
+};
+PreparedSteps prepare_steps(const ParallelRun& run);
 
+/// Runs the program on every rank of the world with `ops_of(coordinates)` and
+/// `weights_of(coordinates)`; `observer_of(coordinates)` may be null. The target's logits are
+/// computed for all rows, as golden files have them. Throws the first error of a rank.
+template <class Ops, class WeightsOf, class OpsOf, class ObserverOf>
+void run_with_weights(const ParallelRun& run, WeightsOf weights_of, OpsOf ops_of,
+                      ObserverOf observer_of) {
+  const auto protocol = make_protocol<SimRank<Ops>>(run.plan);
+  const PreparedSteps steps = prepare_steps(run);
   SimMesh mesh(run.plan.parallel);
   mesh.record(run.collectives);
   mesh.run(ops_of, [&](SimComms<Ops>& comms) {
     const Ops& ops = ops_of(comms.at);
-    SimRank<Ops> rank(ops, comms.tp, comms.dp, comms.ep);
-    const auto weights =
-        WeightLoader<Ops>(ops, source, run.config, placement_of(run.plan, comms.at.tp, comms.at.ep))
-            .model();
-    const RankShapes shapes = rank_shapes(run.config, comms.at.tp, run.plan.parallel.tp);
-    auto state = empty_state(ops, run.config, shapes);
-    const StepInputs& mine = inputs[std::size_t(comms.at.dp)];
-    RankObserver<Ops>* const observer = observer_of(comms.at);
-
-    if (any_context) {
-      const auto hidden =
-          forward(rank, *protocol, weights, run.config, shapes, state, mine.context);
-      if (run.draft_steps > 0) {
-        const SampleRows last = sample_rows(mine.context);
-        std::vector<std::int64_t> firsts;
-        for (const std::int64_t s : last.requests)
-          firsts.push_back(mine.step.query_start_loc[std::size_t(s)]);
-        const auto next = ops.select(ops.ids(mine.step), firsts);
-        mtp_forward(rank, *protocol, weights, run.config, shapes, state, mine.context,
-                    ops.next_ids(ops.ids(mine.context), mine.context, last.rows, next), hidden);
-      }
+    const ModelWeights<typename Ops::Weight>& weights = weights_of(comms.at);
+    RankProgram<Ops> program(run, *protocol, weights, comms, ops);
+    const auto dp = std::size_t(comms.at.dp);
+    try {
+      if (steps.any_context) program.context(steps.first[dp].context, steps.first[dp].step);
+      const auto last = std::int64_t(steps.later.size());
+      program.step(0, steps.first[dp], last == 0 ? observer_of(comms.at) : nullptr);
+      for (std::int64_t i = 1; i <= last; ++i)
+        program.step(i, steps.later[std::size_t(i) - 1][dp],
+                     i == last ? observer_of(comms.at) : nullptr);
+    } catch (const RankLeaves&) {  // an injected fault: the others will say that it has ended
     }
-    rank.taps = observer;
-    const auto hidden = [&] {
-      if constexpr (requires { ops.rows_of(mine.step, run.config.hidden_size); })
-        if (!run.target_runs) return ops.rows_of(mine.step, run.config.hidden_size);
-      return forward(rank, *protocol, weights, run.config, shapes, state, mine.step);
-    }();
-    const SampleRows sampled = sample_rows(mine.step, mine.rejected);
-    const auto logits = compute_logits(rank, weights, run.config, hidden);
-    if (observer != nullptr) observer->lm_head(logits);
-    const auto next = ops.argmax(ops.index_rows(logits, sampled.rows));
-    if (run.draft_steps > 0)
-      draft(rank, *protocol, weights, run.config, shapes, state, mine.step, hidden, sampled, next,
-            run.draft_steps, mine.rejected, true, observer);
     return 0;
   });
+  if (run.finished) run.finished(mesh);
+}
+
+/// The same with weights from `source`, loaded by each rank.
+template <class Ops, class OpsOf, class ObserverOf>
+void run_parallel(const ParallelRun& run, const WeightSource& source, OpsOf ops_of,
+                  ObserverOf observer_of) {
+  std::vector<std::optional<ModelWeights<typename Ops::Weight>>> loaded(
+      std::size_t(run.plan.parallel.world_size()));
+  run_with_weights<Ops>(
+      run,
+      [&](const RankCoordinates& at) -> const ModelWeights<typename Ops::Weight>& {
+        auto& weights = loaded[std::size_t(at.world)];
+        if (!weights)
+          weights = WeightLoader<Ops>(ops_of(at), source, run.config,
+                                      placement_of(run.plan, at.tp, at.ep))
+                        .model();
+        return *weights;
+      },
+      ops_of, observer_of);
 }
 
 }  // namespace tokenview

@@ -27,6 +27,11 @@ void ViewOps::find(FindingKind kind, const char* operation, const char* tensor,
 }
 
 void ViewOps::made_by(Tensor& x, const char* op, const std::string& group) const {
+  if (!x.sums.empty() && !std::string_view(op).starts_with("all_to_all")) {
+    find(FindingKind::completeness, op, "parts", to_string(x.sums.front()),
+         to_string(x.sums.back()));
+    x.sums.clear();
+  }
   // A sum and a join keep, or complete, the rows; what scatters them cut its parts a moment ago.
   if (!std::string_view(op).starts_with("reduce_scatter") || x.origin < 0) return;
   std::string& origin = (*origins_)[std::size_t(x.origin)];
@@ -347,6 +352,7 @@ ViewOps::Tensor ViewOps::rows_of(const Batch& batch, std::int64_t width) const {
   Tensor x;
   x.rows = expected(batch);
   x.width = width;
+  x.normed = true;
   return x;
 }
 
@@ -370,15 +376,18 @@ ViewOps::Tensor ViewOps::slice(const Tensor& x, Axis axis, std::int64_t begin,
 }
 
 ViewOps::Tensor ViewOps::concat(std::span<const Tensor* const> parts, Axis axis) const {
+  if (parts.front()->flat_parts > 0) return joined_flat(parts);
   Tensor whole = *parts.front();
+  bool same_sums = true;
   for (const Tensor* each : parts.subspan(1)) {
     const Tensor& part = *each;
-    if (!(part.sum == whole.sum))
-      find(FindingKind::completeness, "concat", "parts", to_string(whole.sum), to_string(part.sum));
+    same_sums = same_sums && part.sum == whole.sum;
     if (axis == Axis::rows) {
       whole.rows.append(part.rows);
       continue;
     }
+    if (!(part.sum == whole.sum))
+      find(FindingKind::completeness, "concat", "parts", to_string(whole.sum), to_string(part.sum));
     require_rows("concat", "parts", whole.rows, part.rows, part.origin);
     whole.rows = mixed(whole.rows, part.rows);
     whole.width += part.width;
@@ -389,6 +398,30 @@ ViewOps::Tensor ViewOps::concat(std::span<const Tensor* const> parts, Axis axis)
            text("block ", whole.columns.end, '/', whole.columns.of), name(part));
   }
   if (whole.columns.all()) whole.columns = {};
+  if (axis == Axis::rows && !same_sums)
+    for (const Tensor* part : parts) whole.sums.push_back(part->sum);
+  return whole;
+}
+
+/// Flat slices of tensors that should be one: a row is cut where the slices meet.
+ViewOps::Tensor ViewOps::joined_flat(std::span<const Tensor* const> parts) const {
+  Tensor whole = *parts.front();
+  const std::int64_t rows = whole.rows.size();
+  const std::int64_t slice = std::max<std::int64_t>(rows * whole.width / whole.flat_parts, 1);
+  Rows joined_rows;
+  for (std::int64_t i = 0; i < rows; ++i) {
+    const std::int64_t first = i * whole.width / slice, last = ((i + 1) * whole.width - 1) / slice;
+    RowRun row = parts[std::size_t(first)]->rows.at(i);
+    for (std::int64_t part = first; part <= last; ++part)
+      if (!(parts[std::size_t(part)]->rows.at(i) == row) ||
+          !(parts[std::size_t(part)]->sum == parts[std::size_t(first)]->sum))
+        row = {0, 1, 0, RowKind::mix, PadContent::zero, 0};
+    // A whole row of one rank's summand is that rank's, whatever the other rows are.
+    if (!(parts[std::size_t(first)]->sum == parts.front()->sum))
+      row = {0, 1, 0, RowKind::mix, PadContent::zero, 0};
+    joined_rows.append(row);
+  }
+  whole.rows = joined_rows;
   return whole;
 }
 
@@ -396,16 +429,18 @@ ViewOps::Tensor ViewOps::sum(std::span<const Tensor* const> parts, Axis axis, st
                              std::int64_t end) const {
   const bool all = begin == 0 && end == extent(*parts.front(), axis);
   Tensor total = all ? *parts.front() : slice(*parts.front(), axis, begin, end);
+  require_clean_pads("sum", "parts", total);
   for (const Tensor* each : parts.subspan(1)) {
     Tensor cut;
     if (!all) cut = slice(*each, axis, begin, end);
     const Tensor& part = all ? *each : cut;
     require_rows("sum", "parts", total.rows, part.rows, part.origin);
+    require_clean_pads("sum", "parts", part);
     total.rows = mixed(total.rows, part.rows);
     if (!total.sum.add(part.sum))
       find(FindingKind::completeness, "sum", "parts", to_string(total.sum), to_string(part.sum));
   }
-  if (parts.size() > 1 && !total.sum.is_complete() && !total.sum.is_partial())
+  if (parts.size() > 1 && total.rows.size() > 0 && !total.sum.is_complete() && !total.sum.is_partial())
     find(FindingKind::completeness, "sum", "result", "complete", to_string(total.sum));
   return total;
 }
@@ -421,7 +456,19 @@ ViewOps::Routing ViewOps::slice(const Routing& x, Axis, std::int64_t begin,
 
 ViewOps::Routing ViewOps::concat(std::span<const Routing* const> parts, Axis) const {
   Routing whole = *parts.front();
-  for (const Routing* part : parts.subspan(1)) whole.rows.append(part->rows);
+  bool any_given = !whole.given.empty();
+  for (const Routing* part : parts.subspan(1)) any_given = any_given || !part->given.empty();
+  if (any_given) {  // row by row from here on
+    whole.given.clear();
+    for (const Routing* part : parts)
+      for (std::int64_t i = 0; i < part->rows.size(); ++i)
+        whole.given.push_back(
+            part->given.empty() ? 0 : part->given[std::size_t(i) % part->given.size()]);
+  }
+  for (const Routing* part : parts.subspan(1)) {
+    whole.rows.append(part->rows);
+    whole.pads_are_garbage = whole.pads_are_garbage || part->pads_are_garbage;
+  }
   return whole;
 }
 

@@ -199,6 +199,7 @@ class ViewOps {
   void require_tokens(const char* operation, const Rows& held, std::size_t sequence) const;
   /// Each token is among the rows once: a row that is there twice is routed twice.
   void require_once(const Rows& rows) const;
+  Tensor joined_flat(std::span<const Tensor* const> parts) const;
   void note_rows(Tensor& x, const char* what) const;
   std::string name(const TokenView& view) const { return to_string(view, step_); }
 

@@ -50,9 +50,9 @@ class ViewRecorder final : public RankObserver<ViewOps> {
 
 void require_simulable(const ModelConfig& config, const ParallelConfig& parallel,
                        std::int64_t draft_steps) {
-  if (parallel.pp != 1)
-    throw ConfigError(
-        text("pipeline stages are not simulated: found pp=", parallel.pp, ", expected 1"));
+  if (parallel.pp > config.num_hidden_layers)
+    throw ConfigError(text("pipeline stages: found pp=", parallel.pp, ", expected at most ",
+                           config.num_hidden_layers, ", a layer each"));
   constexpr auto most = std::int64_t(Completeness::max_summands);
   if (parallel.tp > most || parallel.dp > most || parallel.tp * parallel.dp > most)
     throw ConfigError(text("tp x dp = ", parallel.tp, " x ", parallel.dp, " ranks: at most ", most,
@@ -65,7 +65,29 @@ void require_simulable(const ModelConfig& config, const ParallelConfig& parallel
   require_draft_steps(config, draft_steps);
 }
 
-ViewRunResult run_views(const ParallelRun& run, bool record_views) {
+const ModelWeights<ViewOps::Weight>& ViewWeights::of(const ParallelPlan& plan,
+                                                     const RankCoordinates& at) {
+  std::vector<Finding> none;
+  const auto load = [&] {
+    const ViewOps ops({}, none, nullptr);
+    return WeightLoader<ViewOps>(ops, NoWeights(), config_, placement_of(plan, at.tp, at.ep))
+        .model();
+  };
+  if (!plan.placed.empty()) return placed_.emplace_back(load());
+  const ParallelConfig& parallel = plan.parallel;
+  const Key key{at.tp,
+                at.ep,
+                parallel.tp,
+                parallel.dp,
+                parallel.enable_expert_parallel,
+                plan.shared_expert_whole,
+                plan.dense_whole,
+                plan.fc_whole};
+  const auto found = loaded_.find(key);
+  return found != loaded_.end() ? found->second : loaded_.emplace(key, load()).first->second;
+}
+
+ViewRunResult run_views(const ParallelRun& run, bool record_views, ViewWeights* weights) {
   const ParallelConfig& parallel = run.plan.parallel;
   const auto world = std::size_t(parallel.world_size());
   std::vector<std::vector<Finding>> findings(world);
@@ -78,8 +100,13 @@ ViewRunResult run_views(const ParallelRun& run, bool record_views) {
 
   ViewRunResult result;
   try {
-    run_parallel<ViewOps>(
-        run, NoWeights(),
+    ViewWeights own(run.config);
+    ViewWeights& shared = weights == nullptr ? own : *weights;
+    run_with_weights<ViewOps>(
+        run,
+        [&](const RankCoordinates& at) -> const ModelWeights<ViewOps::Weight>& {
+          return shared.of(run.plan, at);
+        },
         [&](const RankCoordinates& at) -> const ViewOps& { return ops[std::size_t(at.world)]; },
         [&](const RankCoordinates& at) -> RankObserver<ViewOps>* {
           return record_views ? &recorders[std::size_t(at.world)] : nullptr;
@@ -92,10 +119,16 @@ ViewRunResult run_views(const ParallelRun& run, bool record_views) {
   for (auto& of_rank : findings)
     result.findings.insert(result.findings.end(), of_rank.begin(), of_rank.end());
   std::ranges::stable_sort(result.findings, {}, &Finding::order);
-  for (std::size_t i = 0; i < recorders[0].views.size(); ++i) {
-    NamedView& view = result.views.emplace_back(NamedView{recorders[0].views[i].first, {}});
-    for (const ViewRecorder& of_rank : recorders)
-      if (i < of_rank.views.size()) view.by_rank.push_back(of_rank.views[i].second);
+  // Stages of a pipeline name other tensors: each stage's own ranks side by side.
+  for (std::int64_t stage = 0; stage < parallel.pp; ++stage) {
+    const ViewRecorder& first = recorders[std::size_t(stage * parallel.tp)];
+    for (std::size_t i = 0; i < first.views.size(); ++i) {
+      NamedView& view = result.views.emplace_back(NamedView{first.views[i].first, stage, {}});
+      for (std::size_t rank = 0; rank < world; ++rank)
+        if (coordinates_of(std::int64_t(rank), parallel).pp == stage &&
+            i < recorders[rank].views.size())
+          view.by_rank.push_back(recorders[rank].views[i].second);
+    }
   }
   return result;
 }

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <array>
+#include <deque>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -11,7 +14,8 @@ namespace tokenview {
 /// A tensor that the program named on its way past, as every rank of the world had it.
 struct NamedView {
   std::string name;  // "target/model.layers.0.mlp", "step1/mtp.fc"
-  std::vector<ViewOps::Tensor> by_rank;
+  std::int64_t stage = 0;                 // of the pipeline
+  std::vector<ViewOps::Tensor> by_rank;  // of the stage's ranks, dp x tp
 };
 
 struct ViewRunResult {
@@ -23,14 +27,31 @@ struct ViewRunResult {
   bool clean() const { return findings.empty() && error.empty(); }
 };
 
-/// Throws ConfigError for what a symbolic run cannot follow: heads that do not divide, pipeline
-/// stages, more than Completeness::max_summands ranks, draft steps that the model does not take.
-/// Families that are known by their layout only are simulated too: views need no arithmetic. They
-/// run as pre-norm layers of full attention, with the dense and sparse layers of their own rule.
+/// Throws ConfigError for what a symbolic run cannot follow: heads that do not divide, more stages
+/// than layers, more than Completeness::max_summands ranks, draft steps that the model does not
+/// take. Families that are known by their layout only are simulated too: views need no arithmetic.
+/// They run as pre-norm layers of full attention, with the dense and sparse layers of their own
+/// rule.
 void require_simulable(const ModelConfig& config, const ParallelConfig& parallel,
                        std::int64_t draft_steps);
 
-/// The symbolic run of a configuration: no numbers, no weights.
-ViewRunResult run_views(const ParallelRun& run, bool record_views);
+/// How the weights of one model lie, kept for many runs of it: not for several threads at once.
+class ViewWeights {
+ public:
+  /// `config` outlives this.
+  explicit ViewWeights(const ModelConfig& config) : config_(config) {}
+
+  const ModelWeights<ViewOps::Weight>& of(const ParallelPlan& plan, const RankCoordinates& at);
+
+ private:
+  using Key = std::array<std::int64_t, 8>;
+  const ModelConfig& config_;
+  std::map<Key, ModelWeights<ViewOps::Weight>> loaded_;
+  std::deque<ModelWeights<ViewOps::Weight>> placed_;  // of plans with weights placed otherwise
+};
+
+/// The symbolic run of a configuration: no numbers, no weights. `weights` may be shared by runs of
+/// the same model; null: for this run alone.
+ViewRunResult run_views(const ParallelRun& run, bool record_views, ViewWeights* weights = nullptr);
 
 }  // namespace tokenview

@@ -26,7 +26,7 @@ struct Line {
   bool splits_shared_expert, defers_sums;
   RunnerVersion qwen_runner;
   PadMask pad_mask;
-  bool qwen3_5_mtp_pipelines, idle_rank_drafts;
+  bool qwen3_5_mtp_pipelines, loops_at_most, idle_rank_drafts;
   const char* name = nullptr;  // of a build that is no release
 };
 
@@ -42,33 +42,34 @@ constexpr auto none = PadMask::none, runner_v2 = PadMask::runner_v2, every = Pad
 /// Releases that are missing here were not read.
 constexpr Line lines[] = {
     // version, built, gate, Qwen3-Next, Qwen3.5, DeepSeek-V2, DeepSeek-V3.2, shared expert split,
-    // sums deferred, runner, pad mask, Qwen3.5 MTP with pp, K + 1 idle rows
-    {{0, 11, 0}, "2025-10-03", G0a, A, not_yet, A,  A,  yes, no,  V1, none,      no,  no},
-    {{0, 13, 0}, "",           G0a, A, not_yet, A,  A,  yes, no,  V1, none,      no,  no},
-    {{0, 14, 1}, "",           G0a, A, not_yet, A,  A,  yes, no,  V1, none,      no,  no},
-    {{0, 15, 1}, "",           G0b, A, not_yet, A,  A,  yes, no,  V1, none,      no,  no},
-    {{0, 16, 0}, "",           G0b, A, not_yet, A,  A,  yes, no,  V1, none,      no,  no},
-    {{0, 17, 1}, "",           G0b, A, A,       A,  A,  yes, no,  V1, none,      no,  no},
-    {{0, 18, 0}, "",           G0b, A, A,       A,  A,  yes, no,  V1, none,      no,  no},
-    {{0, 19, 0}, "",           G0b, A, A,       A,  A,  yes, no,  V1, none,      no,  no},
-    {{0, 19, 1}, "2026-04-18", G0b, A, A,       A,  A,  yes, no,  V1, none,      no,  no},
-    {{0, 20, 0}, "2026-04-27", G0b, A, A,       A,  A,  no,  no,  V1, none,      no,  no},
-    {{0, 21, 0}, "",           G0b, A, A,       A,  A,  no,  no,  V1, none,      no,  no},
-    {{0, 22, 1}, "",           G0b, A, A,       A,  A,  no,  no,  V1, none,      no,  yes},
-    {{0, 23, 0}, "",           G0c, A, A,       A,  A,  no,  no,  V1, none,      no,  yes},
-    {{0, 24, 0}, "2026-06-29", G0c, A, A,       A,  A,  no,  no,  V1, none,      no,  yes},
-    {{0, 25, 0}, "2026-07-11", G0c, A, A,       B,  B,  no,  no,  V1, none,      no,  yes},
-    {{0, 25, 1}, "2026-07-12", G0c, A, A,       B,  B,  no,  yes, V1, none,      no,  yes},
-    {{0, 25, 1}, "2026-07",    G1,  B, B,       C,  C,  no,  yes, V1, none,      no,  yes, main_build},
-    {{0, 26, 0}, "2026-07-25", G2,  C, C,       C,  C,  no,  yes, V1, none,      no,  yes},
-    {{0, 27, 0}, "2026-08-10", G2,  C, C,       C1, C1, no,  yes, V1, runner_v2, no,  yes},
-    {{0, 27, 1}, "2026-08-11", G2,  C, C,       C1, C1, no,  yes, V1, runner_v2, no,  yes},
-    {{0, 28, 0}, "2026-08-25", G2,  D, D,       C1, E,  no,  yes, V1, runner_v2, no,  yes},
-    {{0, 29, 0}, "2026-09-09", G2,  D, D,       C1, E,  no,  yes, V2, runner_v2, no,  yes},
-    {{0, 30, 0}, "",           G2,  D, D,       C1, E,  no,  yes, V2, runner_v2, yes, yes},
-    {{0, 31, 0}, "",           G2,  D, D,       C1, E,  no,  yes, V2, every,     yes, yes},
-    {{0, 32, 0}, "",           G2,  D, D,       C1, E,  no,  yes, V2, every,     yes, yes},
-    {{0, 33, 0}, "2026-11-01", G2,  D, D,       C1, E,  no,  yes, V2, every,     yes, yes},
+    // sums deferred, runner, pad mask, Qwen3.5 MTP with pp, draft loop at the most, K + 1 idle rows
+    {{0, 11, 0}, "2025-10-03", G0a, A, not_yet, A,  A,  yes, no,  V1, none,      no,  no,  no},
+    {{0, 13, 0}, "",           G0a, A, not_yet, A,  A,  yes, no,  V1, none,      no,  no,  no},
+    {{0, 14, 1}, "",           G0a, A, not_yet, A,  A,  yes, no,  V1, none,      no,  no,  no},
+    {{0, 15, 1}, "",           G0b, A, not_yet, A,  A,  yes, no,  V1, none,      no,  no,  no},
+    {{0, 16, 0}, "",           G0b, A, not_yet, A,  A,  yes, no,  V1, none,      no,  no,  no},
+    {{0, 17, 1}, "",           G0b, A, A,       A,  A,  yes, no,  V1, none,      no,  no,  no},
+    {{0, 18, 0}, "",           G0b, A, A,       A,  A,  yes, no,  V1, none,      no,  no,  no},
+    {{0, 19, 0}, "",           G0b, A, A,       A,  A,  yes, no,  V1, none,      no,  no,  no},
+    {{0, 19, 1}, "2026-04-18", G0b, A, A,       A,  A,  yes, no,  V1, none,      no,  no,  no},
+    {{0, 20, 0}, "2026-04-27", G0b, A, A,       A,  A,  no,  no,  V1, none,      no,  no,  no},
+    {{0, 21, 0}, "",           G0b, A, A,       A,  A,  no,  no,  V1, none,      no,  no,  no},
+    {{0, 22, 1}, "",           G0b, A, A,       A,  A,  no,  no,  V1, none,      no,  no,  yes},
+    {{0, 23, 0}, "",           G0c, A, A,       A,  A,  no,  no,  V1, none,      no,  no,  yes},
+    {{0, 24, 0}, "2026-06-29", G0c, A, A,       A,  A,  no,  no,  V1, none,      no,  no,  yes},
+    {{0, 25, 0}, "2026-07-11", G0c, A, A,       B,  B,  no,  no,  V1, none,      no,  no,  yes},
+    {{0, 25, 1}, "2026-07-12", G0c, A, A,       B,  B,  no,  yes, V1, none,      no,  no,  yes},
+    {{0, 25, 1}, "2026-07",    G1,  B, B,       C,  C,  no,  yes, V1, none,      no,  no,  yes,
+     main_build},
+    {{0, 26, 0}, "2026-07-25", G2,  C, C,       C,  C,  no,  yes, V1, none,      no,  no,  yes},
+    {{0, 27, 0}, "2026-08-10", G2,  C, C,       C1, C1, no,  yes, V1, runner_v2, no,  no,  yes},
+    {{0, 27, 1}, "2026-08-11", G2,  C, C,       C1, C1, no,  yes, V1, runner_v2, no,  no,  yes},
+    {{0, 28, 0}, "2026-08-25", G2,  D, D,       C1, E,  no,  yes, V1, runner_v2, no,  no,  yes},
+    {{0, 29, 0}, "2026-09-09", G2,  D, D,       C1, E,  no,  yes, V2, runner_v2, no,  no,  yes},
+    {{0, 30, 0}, "",           G2,  D, D,       C1, E,  no,  yes, V2, runner_v2, yes, yes, yes},
+    {{0, 31, 0}, "",           G2,  D, D,       C1, E,  no,  yes, V2, every,     yes, yes, yes},
+    {{0, 32, 0}, "",           G2,  D, D,       C1, E,  no,  yes, V2, every,     yes, yes, yes},
+    {{0, 33, 0}, "2026-11-01", G2,  D, D,       C1, E,  no,  yes, V2, every,     yes, yes, yes},
 };
 // clang-format on
 
@@ -202,6 +203,7 @@ std::span<const EngineRelease> engine_releases() {
                      .qwen_runner = l.qwen_runner,
                      .pad_mask = l.pad_mask,
                      .qwen3_5_mtp_pipelines = l.qwen3_5_mtp_pipelines,
+                     .loops_at_most = l.loops_at_most,
                      .idle_rank_drafts = l.idle_rank_drafts,
                      .is_release = l.name == nullptr});
     return all;
@@ -285,6 +287,13 @@ ParallelPlan plan_for(const ModelConfig& config, const ParallelConfig& parallel,
   // expert.
   if (gate.open) plan.dispatch = backend_in(release, asked).dispatch;
   return plan;
+}
+
+RunnerOptions runner_options(const EngineRelease& release, const ParallelPlan& plan) {
+  RunnerOptions options;
+  options.version = plan.runner;
+  options.loop_of_most = release.loops_at_most && plan.runner == RunnerVersion::V2;
+  return options;
 }
 
 const char* mtp_form(ProtocolId protocol) {

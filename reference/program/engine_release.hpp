@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "reference/program/parallel_plan.hpp"
+#include "reference/program/runner.hpp"
 
 namespace tokenview {
 
@@ -51,9 +51,10 @@ struct EngineRelease {
   RunnerVersion qwen_runner = RunnerVersion::V1;  // by default, for the Qwen families
   PadMask pad_mask = PadMask::none;
   bool qwen3_5_mtp_pipelines = false;  // its MTP runs with pp > 1
-  bool idle_rank_drafts = false;       // an idle dp rank runs K + 1 dummy rows; else not known
-  bool is_release = true;              // false: a build of the main branch
-  std::string interpolated = {};       // why and from what, where this release was not read
+  bool loops_at_most = false;  // runner V2 drafts at the most requests of any dp rank, also eager
+  bool idle_rank_drafts = false;  // an idle dp rank runs K + 1 dummy rows; else not known
+  bool is_release = true;         // false: a build of the main branch
+  std::string interpolated = {};  // why and from what, where this release was not read
 };
 
 /// The builds that were read, oldest first.
@@ -87,6 +88,9 @@ std::optional<std::int64_t> idle_rank_rows(const EngineRelease& release, std::in
 /// The plan that a release makes for a model on these ranks. Where the runner is not known, V1.
 ParallelPlan plan_for(const ModelConfig& config, const ParallelConfig& parallel,
                       const EngineRelease& release, std::string_view backend = default_backend);
+
+/// How the release's runner, in eager mode, makes the batches of a step.
+RunnerOptions runner_options(const EngineRelease& release, const ParallelPlan& plan);
 
 /// What the MTP of a protocol does at its exit, in a few words.
 const char* mtp_form(ProtocolId protocol);
