@@ -91,8 +91,7 @@ ViewOps::Weight ViewOps::load(const WeightSource&, const WeightBlock& block) con
   return w;
 }
 
-ViewOps::Tensor ViewOps::embed(const Ids& ids, const Weight& table,
-                               std::int64_t first_row) const {
+ViewOps::Tensor ViewOps::embed(const Ids& ids, const Weight& table, std::int64_t first_row) const {
   Tensor x;
   x.rows = ids.rows;
   x.width = table.in;
@@ -352,6 +351,7 @@ ViewOps::Tensor ViewOps::rows_of(const Batch& batch, std::int64_t width) const {
   Tensor x;
   x.rows = expected(batch);
   x.width = width;
+  x.normed = true;
   return x;
 }
 
@@ -439,7 +439,8 @@ ViewOps::Tensor ViewOps::sum(std::span<const Tensor* const> parts, Axis axis, st
     if (!total.sum.add(part.sum))
       find(FindingKind::completeness, "sum", "parts", to_string(total.sum), to_string(part.sum));
   }
-  if (parts.size() > 1 && total.rows.size() > 0 && !total.sum.is_complete() && !total.sum.is_partial())
+  if (parts.size() > 1 && total.rows.size() > 0 && !total.sum.is_complete() &&
+      !total.sum.is_partial())
     find(FindingKind::completeness, "sum", "result", "complete", to_string(total.sum));
   return total;
 }
