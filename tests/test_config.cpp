@@ -242,7 +242,7 @@ BOOST_AUTO_TEST_CASE(deepseek_and_glm_are_read_for_their_layout_only) {
                      {"attention_bias", true},
                      {"rope_scaling", {{"rope_type", "yarn"}}}};
   const ConfigReading reading = read(file);
-  BOOST_TEST((reading.config.model_type == ModelType::glm_moe));
+  BOOST_TEST((reading.config.model_type == ModelType::glm4_moe));
   BOOST_TEST(reading.config.first_k_dense_replace == 1);
   BOOST_TEST(reading.config.shared_expert_intermediate_size == 1408);
   BOOST_TEST(reading.config.num_mtp_layers == 1);

@@ -42,7 +42,8 @@ struct Verb {
   /// Adds the verb's options, and returns what runs when the command line has set them.
   std::function<Exit()> (*add_options)(CLI::App& app);
 };
-extern const Verb check_verb, record_verb, info_verb, run_verb, repro_verb, cost_verb;
+extern const Verb check_verb, record_verb, info_verb, run_verb, repro_verb, cost_verb,
+    affected_verb;
 
 /// The whole program: reads the command line, runs a verb, turns an error into one line on standard
 /// error and everything into an exit code.

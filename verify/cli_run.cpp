@@ -2,6 +2,7 @@
 #include <iostream>
 
 #include "reference/program/error.hpp"
+#include "verify/affected.hpp"
 #include "verify/cli.hpp"
 #include "verify/cli_options.hpp"
 #include "verify/model_argument.hpp"
@@ -15,7 +16,7 @@ constexpr std::int64_t max_degree = 32;
 
 struct RunArguments {
   std::string model = "qwen3.5-moe";
-  std::string protocol = "S";
+  std::optional<std::string> protocol, engine, backend;
   std::string requests = "10";
   ParallelConfig parallel{.tp = 4};
   std::int64_t draft_steps = 0;
@@ -23,21 +24,42 @@ struct RunArguments {
   OutputFormat format = OutputFormat::text;
 };
 
+/// The plan that --engine, or else --protocol, asks for.
+ParallelPlan plan_of(const RunArguments& arguments, const ModelConfig& config) {
+  const ParallelConfig& parallel = arguments.parallel;
+  const ProtocolId asked = parse_protocol(arguments.protocol.value_or("S"));
+  if (!arguments.engine) {
+    if (arguments.backend)
+      throw UsageError("--all2all-backend without --engine: its release says what a backend does");
+    if (asked != ProtocolId::S && !(parallel.tp > 1 && parallel.enable_expert_parallel))
+      throw UsageError(text("--protocol ", *arguments.protocol,
+                            ": sequence-parallel MoE needs --tp over 1 and --ep, found --tp ",
+                            parallel.tp, parallel.enable_expert_parallel ? " --ep" : ""));
+    return plan_for(config, parallel, asked);
+  }
+  const EngineRelease release = engine_release(*arguments.engine);
+  const ServedModel served{config, parallel, arguments.backend.value_or(default_backend),
+                           arguments.draft_steps};
+  require_accepted(config, parallel, release, arguments.draft_steps);
+  const ParallelPlan plan = plan_for(config, parallel, release, served.backend);
+  if (arguments.protocol && asked != plan.protocol)
+    throw UsageError(text("--protocol ", *arguments.protocol, " contradicts --engine ",
+                          release.name, ", which runs ", to_string(plan.protocol), " here"));
+  if (!release.interpolated.empty()) print_note(release.interpolated);
+  const Gate gate = gate_of(release, parallel, served.backend);
+  if (!gate.warning.empty()) print_note(gate.warning);
+  if (arguments.format == OutputFormat::text) std::cout << in_words(release, served) << '\n';
+  return plan;
+}
+
 Exit run(const RunArguments& arguments) {
   const ModelConfig config = model_argument(arguments.model).reading.config;
-  const ProtocolId asked = parse_protocol(arguments.protocol);
   require_simulable(config, arguments.parallel, arguments.draft_steps);
   if (arguments.correct_target && arguments.draft_steps == 0)
     throw UsageError("--correct-target without --draft-steps runs nothing");
-  if (asked != ProtocolId::S &&
-      !(arguments.parallel.tp > 1 && arguments.parallel.enable_expert_parallel))
-    throw UsageError(text("--protocol ", arguments.protocol,
-                          ": sequence-parallel MoE needs --tp over 1 and --ep, found --tp ",
-                          arguments.parallel.tp,
-                          arguments.parallel.enable_expert_parallel ? " --ep" : ""));
   const auto requests = parse_requests(arguments.requests, arguments.parallel.dp);
 
-  const ParallelPlan plan = plan_for(config, arguments.parallel, asked);
+  const ParallelPlan plan = plan_of(arguments, config);
   const ViewRunResult result = run_views({.config = config,
                                           .plan = plan,
                                           .inputs = inputs_of(requests),
@@ -71,6 +93,12 @@ std::function<Exit()> add_options(CLI::App& app) {
   app.add_option("--model", arguments->model,
                  "Preset, config.json, golden file or checkpoint folder; default: qwen3.5-moe")
       ->type_name("MODEL");
+  app.add_option("--engine", arguments->engine,
+                 "Release whose gate, layout, MTP and runner are taken: vllm-0.26.0")
+      ->type_name("RELEASE");
+  app.add_option("--all2all-backend", arguments->backend,
+                 text("Of the experts, with --engine; default: ", default_backend))
+      ->type_name("BACKEND");
   app.add_option("--protocol", arguments->protocol,
                  "Token layout: S (sequence parallelism off, the default), A, B, C or D")
       ->type_name("S|A|B|C|D");
@@ -101,7 +129,9 @@ constinit const Verb run_verb = {
     "tokenview run --protocol D --tp 4 --ep --tokens 10\n"
     "    which rank holds which rows at every point of the forward pass\n"
     "tokenview run --protocol B --tp 2 --dp 2 --ep --tokens 1,1 --draft-steps 2\n"
-    "    the findings of a layout that guesses it from the row count",
+    "    the findings of a layout that guesses it from the row count\n"
+    "tokenview run --engine vllm-0.26.0 --tp 2 --dp 2 --ep --tokens 1\n"
+    "    the layout that a release runs",
     add_options};
 
 }  // namespace tokenview

@@ -55,7 +55,7 @@ void ViewOps::require_complete(const char* operation, const char* tensor, const 
 void ViewOps::require_rows(const char* operation, const char* tensor, const Rows& expected_rows,
                            const Rows& actual, std::int32_t origin) const {
   ++order_;
-  if (!(expected_rows == actual))
+  if (!same_rows(expected_rows, actual))
     find(FindingKind::rows, operation, tensor, to_map(expected_rows, step_), to_map(actual, step_),
          first_difference(expected_rows, actual), origin);
 }

@@ -50,7 +50,6 @@ class ViewRecorder final : public RankObserver<ViewOps> {
 
 void require_simulable(const ModelConfig& config, const ParallelConfig& parallel,
                        std::int64_t draft_steps) {
-  require_arithmetic(config);
   if (parallel.pp > config.num_hidden_layers)
     throw ConfigError(text("pipeline stages: found pp=", parallel.pp, ", expected at most ",
                            config.num_hidden_layers, ", a layer each"));
@@ -59,9 +58,11 @@ void require_simulable(const ModelConfig& config, const ParallelConfig& parallel
     throw ConfigError(text("tp x dp = ", parallel.tp, " x ", parallel.dp, " ranks: at most ", most,
                            " are simulated"));
   validate(config, parallel);
-  if (draft_steps > 0 && config.num_mtp_layers == 0)
-    throw ConfigError(
-        text("the model has no MTP layer: found ", draft_steps, " draft steps, expected 0"));
+  if (!config.has_arithmetic() && config.num_mtp_layers > 0 &&
+      config.hidden_size % parallel.tp != 0)
+    throw ConfigError(text("hidden_size: ", config.hidden_size,
+                           " is not divisible by tensor parallel size ", parallel.tp));
+  require_draft_steps(config, draft_steps);
 }
 
 const ModelWeights<ViewOps::Weight>& ViewWeights::of(const ParallelPlan& plan,

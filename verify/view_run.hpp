@@ -27,9 +27,10 @@ struct ViewRunResult {
   bool clean() const { return findings.empty() && error.empty(); }
 };
 
-/// Throws ConfigError for what a symbolic run cannot follow: a family without a program, heads that
-/// do not divide, pipeline stages, more than Completeness::max_summands ranks, draft steps of a
-/// model without MTP.
+/// Throws ConfigError for what a symbolic run cannot follow: heads that do not divide, pipeline
+/// stages, more than Completeness::max_summands ranks, draft steps that the model does not take.
+/// Families that are known by their layout only are simulated too: views need no arithmetic. They
+/// run as pre-norm layers of full attention, with the dense and sparse layers of their own rule.
 void require_simulable(const ModelConfig& config, const ParallelConfig& parallel,
                        std::int64_t draft_steps);
 

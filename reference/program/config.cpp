@@ -41,9 +41,8 @@ void require_split(const char* what, std::int64_t size, const char* over, std::i
 bool has_layer(const ModelConfig& config, bool moe) {
   for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer)
     if (config.is_moe_layer(layer) == moe) return true;
-  const std::int64_t first_mtp = config.has_arithmetic() ? 0 : config.num_hidden_layers;
   for (std::int64_t j = 0; j < config.num_mtp_layers; ++j)
-    if (config.is_moe_layer(first_mtp + j) == moe) return true;
+    if (config.is_moe_layer(config.first_mtp_layer() + j) == moe) return true;
   return false;
 }
 
@@ -108,6 +107,8 @@ const char* to_string(ModelType type) {
       return "deepseek_v32";
     case ModelType::glm_moe:
       return "glm_moe_dsa";
+    case ModelType::glm4_moe:
+      return "glm4_moe";
   }
   return "unknown";
 }
@@ -124,6 +125,7 @@ bool ModelConfig::is_moe_layer(std::int64_t layer) const {
     case ModelType::deepseek_v3:
     case ModelType::deepseek_v32:
     case ModelType::glm_moe:
+    case ModelType::glm4_moe:
       break;
   }
   // No + 1 here: vllm deepseek_v2.py counts the period from layer 0.
@@ -145,6 +147,16 @@ void require_arithmetic(const ModelConfig& config) {
                            ", which is known by its token layout only; numeric work expects ",
                            to_string(ModelType::qwen3_next), " or ",
                            to_string(ModelType::qwen3_5_moe)));
+}
+
+void require_draft_steps(const ModelConfig& config, std::int64_t draft_steps) {
+  const std::int64_t n_predict = config.num_mtp_layers;
+  if (draft_steps > 0 && n_predict == 0)
+    throw ConfigError(
+        text("the model has no MTP layer: found ", draft_steps, " draft steps, expected 0"));
+  if (draft_steps > n_predict && draft_steps % n_predict != 0)
+    throw ConfigError(text("num_speculative_tokens:", draft_steps,
+                           " must be divisible by n_predict=", n_predict, " (the MTP layers)"));
 }
 
 void validate(const ModelConfig& config) {

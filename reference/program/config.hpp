@@ -11,7 +11,16 @@ enum class LayerType { linear_attention, full_attention };
 
 /// Which model family a configuration describes. The DeepSeek and GLM families are read for the
 /// fields that decide their token layout only; the program has no arithmetic for them.
-enum class ModelType { qwen3_next, qwen3_5_moe, deepseek_v2, deepseek_v3, deepseek_v32, glm_moe };
+/// glm_moe is GLM-5.x, which shares the code of DeepSeek-V3.2; glm4_moe is GLM-4.x.
+enum class ModelType {
+  qwen3_next,
+  qwen3_5_moe,
+  deepseek_v2,
+  deepseek_v3,
+  deepseek_v32,
+  glm_moe,
+  glm4_moe,
+};
 
 /// "qwen3_next", "qwen3_5_moe_text", ...: the `model_type` of a Hugging Face config.json.
 const char* to_string(ModelType type);
@@ -67,8 +76,11 @@ struct ModelConfig {
   std::int64_t value_dim() const { return linear_num_value_heads * linear_value_head_dim; }
   std::int64_t conv_dim() const { return 2 * key_dim() + value_dim(); }
 
-  /// True when layer `layer` has a sparse MoE feed-forward. MTP layer j counts as layer j in the
-  /// Qwen families and as layer num_hidden_layers + j in the others.
+  /// The layer that the first MTP layer counts as: 0 in the Qwen families, where its place in the
+  /// MTP stack decides, and in the others the one after the last.
+  std::int64_t first_mtp_layer() const { return has_arithmetic() ? 0 : num_hidden_layers; }
+
+  /// True when layer `layer` has a sparse MoE feed-forward.
   /// Sources: transformers modular_qwen3_next.py; vllm qwen3_next.py, deepseek_v2.py.
   bool is_moe_layer(std::int64_t layer) const;
 
@@ -89,6 +101,11 @@ void require_arithmetic(const ModelConfig& config);
 /// have: not positive, absurdly large, indivisible heads, top-k over the number of experts, an odd
 /// rotary width, an M-RoPE section of the wrong sum, a layer list of the wrong length.
 void validate(const ModelConfig& config);
+
+/// Throws ConfigError for draft steps of a model without MTP, and for a number of them over
+/// n_predict, the model's MTP layers, that is no multiple of it. Source: vllm
+/// config/speculative.py.
+void require_draft_steps(const ModelConfig& config, std::int64_t draft_steps);
 
 /// Degrees of parallelism. Ranks are numbered [dp, pp, tp], tp fastest.
 struct ParallelConfig {

@@ -264,8 +264,8 @@ ModelType to_model_type(const JsonSection& file, const std::string& name) {
   if (name == "deepseek_v2") return ModelType::deepseek_v2;
   if (name == "deepseek_v3") return ModelType::deepseek_v3;
   if (name == "deepseek_v32") return ModelType::deepseek_v32;
-  if (name == "glm_moe_dsa" || name == "glm4_moe" || name == "glm4_moe_lite")
-    return ModelType::glm_moe;
+  if (name == "glm_moe_dsa") return ModelType::glm_moe;
+  if (name == "glm4_moe" || name == "glm4_moe_lite") return ModelType::glm4_moe;
   file.refuse("model_type", shown(json(name)),
               "one of " + joined(model_types) + suggestion(name, model_types));
 }

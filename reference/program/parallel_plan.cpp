@@ -120,8 +120,7 @@ ParallelPlan plan_for(const ModelConfig& config, const ParallelConfig& parallel,
   }
   for (std::int64_t i = 0; i < config.num_hidden_layers; ++i)
     plan.scatters[std::size_t(i)] = config.is_moe_layer(i);
-  plan.mtp_scatters =
-      config.is_moe_layer(config.has_arithmetic() ? 0 : config.num_hidden_layers);
+  plan.mtp_scatters = config.is_moe_layer(config.first_mtp_layer());
   return plan;
 }
 

@@ -48,6 +48,8 @@ enum class RunnerVersion { V1, V2 };
 struct PlacedWeights {
   std::string at;
   bool whole = true;
+
+  bool operator==(const PlacedWeights&) const = default;
 };
 
 /// What a parallel configuration switches on, decided once before any layer runs.
@@ -75,6 +77,8 @@ struct ParallelPlan {
       if (!layer) return false;
     return !scatters.empty();
   }
+
+  bool operator==(const ParallelPlan&) const = default;
 };
 
 /// The plan of `protocol` for a model on these ranks, where its gate is open: without tensor or

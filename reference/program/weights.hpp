@@ -291,7 +291,7 @@ class WeightLoader {
             .fc = at_.fc_whole ? whole("mtp.fc.weight", {c_.hidden_size, 2 * c_.hidden_size})
                                : rows("mtp.fc.weight", {c_.hidden_size, 2 * c_.hidden_size}),
             .layer = layer("mtp.layers.0.", LayerType::full_attention,
-                           c_.is_moe_layer(c_.has_arithmetic() ? 0 : c_.num_hidden_layers)),
+                           c_.is_moe_layer(c_.first_mtp_layer())),
             .norm = whole("mtp.norm.weight", {c_.hidden_size})};
   }
 
