@@ -167,13 +167,13 @@ struct Solo {
   RankShapes shapes;
   ModelWeights<typename Ops::Weight> w;
   SoloComm comm;
-  SerialRank<S> rank{ops, comm, comm};
+  SerialRank<S> rank{ops, comm};
   Protocol<SerialRank<S>> protocol{plan_for(config, {}, ProtocolId::S)};
 
   /// The feed-forward of layer 0.
   Matrix<S> feed_forward(const Matrix<S>& x) {
     return protocol.feed_forward(
-        rank, {.num_tokens = x.rows(), .scatters = false, .is_moe = true, .has_residual = true},
+        rank, {.num_tokens = x.rows(), .scatters = false, .is_moe = true, .is_last = false},
         w.layers[0], config, {}, x);
   }
 };

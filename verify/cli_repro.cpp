@@ -7,6 +7,8 @@
 #include "verify/cli.hpp"
 #include "verify/cli_options.hpp"
 #include "verify/data_folder.hpp"
+#include "verify/fault_text.hpp"
+#include "verify/requests.hpp"
 #include "verify/scenario.hpp"
 #include "verify/view_report.hpp"
 
@@ -41,17 +43,23 @@ const NamedView* view_at(const ViewRunResult& result, const Finding& finding) {
   return found;
 }
 
-void explain(const Scenario& s, const ViewRunResult& result) {
+void explain(const Scenario& s, const ScenarioVariant& variant, const ScenarioResult& run) {
+  const ViewRunResult& result = run.views;
   std::cout << s.name << ": " << s.title << '\n' << "source  " << s.source << '\n';
-  std::cout << "run     protocol " << to_string(s.protocol) << ", tp=" << s.parallel.tp
-            << " dp=" << s.parallel.dp << (s.parallel.enable_expert_parallel ? " ep" : "")
-            << ", requests " << s.requests << ", " << plural(s.draft_steps, "draft step")
-            << (s.target_runs ? "" : ", a correct target") << '\n';
-  if (result.findings.empty()) {
+  std::string requests;
+  for (const std::string& step : s.requests) requests += (requests.empty() ? "" : ", then ") + step;
+  std::cout << "run     protocol " << to_string(variant.protocol) << ", tp=" << s.parallel.tp
+            << " dp=" << s.parallel.dp << (s.parallel.pp > 1 ? text(" pp=", s.parallel.pp) : "")
+            << (s.parallel.enable_expert_parallel ? " ep" : "") << ", requests " << requests << ", "
+            << plural(s.draft_steps, "draft step") << (s.target_runs ? "" : ", a correct target")
+            << '\n';
+  for (const InjectedFault& fault : variant.faults)
+    std::cout << "fault   " << to_string(fault) << '\n';
+  if (result.findings.empty() && run.numeric.empty()) {
     std::cout << (result.error.empty() ? "clean: no finding\n" : "stopped: " + result.error + '\n');
     return;
   }
-  const Finding& first = result.findings.front();
+  const Finding& first = result.findings.empty() ? run.numeric.front() : result.findings.front();
   std::cout << "first   " << to_string(first) << '\n';
   if (const NamedView* view = view_at(result, first))
     std::cout << "held    " << view->name << "  " << row_map(*view) << '\n';
@@ -65,9 +73,12 @@ void explain(const Scenario& s, const ViewRunResult& result) {
               << plural(std::int64_t(asserting.size()), "rank") << ":\n";
     for (const std::string& line : asserting) std::cout << "          " << line << '\n';
   } else {
-    std::cout << "assert  none: the run is silent, and wrong\n";
+    std::cout << "assert  none"
+              << (result.error.empty() ? ": the run is silent, and wrong\n" : "\n");
   }
-  std::cout << "all     " << plural(std::int64_t(result.findings.size()), "finding") << '\n'
+  if (!result.error.empty()) std::cout << "stopped " << result.error << '\n';
+  std::cout << "all     "
+            << plural(std::int64_t(result.findings.size() + run.numeric.size()), "finding") << '\n'
             << "repair  " << s.repair_note << " (--repaired runs it)\n";
 }
 
@@ -85,37 +96,35 @@ Exit repro(const ReproArguments& arguments) {
   Scenario s = find_scenario(scenarios, arguments.name);
   const bool as_told = !arguments.tp && !arguments.requests && !arguments.with_target;
   if (arguments.tp) s.parallel.tp = *arguments.tp;
-  if (arguments.requests) s.requests = *arguments.requests;
+  if (arguments.requests) s.requests = {*arguments.requests};
   if (arguments.with_target) s.target_runs = true;
-  if (arguments.repaired) s.protocol = s.repair;
+  for (const std::string& step : s.requests) parse_requests(step, s.parallel.dp);
+  const ScenarioVariant& variant = arguments.repaired ? s.repaired : s.broken;
 
-  const ViewRunResult result = run_scenario(s, s.protocol);
-  const bool clean = result.clean();
-  const bool as_expected =
-      arguments.repaired ? clean
-      : as_told          ? !result.findings.empty() && s.expect.matches(result.findings.front())
-                         : !clean;
+  const ScenarioResult run = run_scenario(s, variant);
+  const ViewRunResult& result = run.views;
+  const bool clean = run.clean();
+  std::string problem = "the repaired variant is not clean";
+  const bool as_expected = arguments.repaired ? clean
+                           : as_told          ? behaves_as_told(s, run, problem)
+                                              : !clean;
   if (arguments.format == OutputFormat::jsonl) {
-    for (const Finding& finding : result.findings)
-      std::cout << json_line(finding_record(finding)) << '\n';
+    for (const auto* findings : {&result.findings, &run.numeric})
+      for (const Finding& finding : *findings)
+        std::cout << json_line(finding_record(finding)) << '\n';
     ReportRecord summary{.kind = "summary", .file = s.name};
     summary.verdict = !as_expected ? "scenario differs" : clean ? "match" : "finding";
     summary.more = {{"findings", std::int64_t(result.findings.size())}};
     std::cout << json_line(summary) << '\n';
   } else {
-    explain(s, result);
+    explain(s, variant, run);
     if (arguments.show_views) print_views(std::cout, result);
-    if (!as_expected)
-      std::cout << "the scenario expects "
-                << (arguments.repaired ? std::string("no finding")
-                                       : text("a finding of ", s.expect.check, " at ",
-                                              s.expect.module, ' ', s.expect.operation))
-                << " first\n";
+    if (!as_expected) std::cout << "the scenario says otherwise: " << problem << '\n';
   }
   if (!as_expected) return Exit::scenario;
-  return clean                        ? Exit::match
-         : result.collective_mismatch ? Exit::collective_mismatch
-                                      : Exit::difference;
+  return clean && s.expect.check != "cost" ? Exit::match
+         : result.collective_mismatch      ? Exit::collective_mismatch
+                                           : Exit::difference;
 }
 
 std::function<Exit()> add_options(CLI::App& app) {

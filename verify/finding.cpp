@@ -25,6 +25,8 @@ const char* to_string(FindingKind kind) {
       return "side";
     case FindingKind::stage:
       return "stage";
+    case FindingKind::numeric:
+      return "numeric";
   }
   return "";
 }

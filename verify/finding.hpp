@@ -19,11 +19,12 @@ enum class FindingKind {
   pads,          // garbage in pad rows where zeros, or rows of an earlier step, are due
   side,          // positions, boundaries, slots or counts that are not the step's
   stage,         // a value from before a norm where one from after it is due
+  numeric,       // numbers that differ from the right run's
 };
 inline constexpr FindingKind finding_kinds[] = {
-    FindingKind::rows,  FindingKind::completeness, FindingKind::columns,
-    FindingKind::bounds, FindingKind::state,       FindingKind::routing,
-    FindingKind::pads,  FindingKind::side,         FindingKind::stage};
+    FindingKind::rows,  FindingKind::completeness, FindingKind::columns, FindingKind::bounds,
+    FindingKind::state, FindingKind::routing,      FindingKind::pads,    FindingKind::side,
+    FindingKind::stage, FindingKind::numeric};
 const char* to_string(FindingKind kind);
 
 /// A requirement of an operation that its operand does not meet.

@@ -14,62 +14,10 @@
 
 #include "reference/program/error.hpp"
 #include "verify/golden_case.hpp"
+#include "verify/number_run.hpp"
 
 namespace tokenview {
 namespace {
-
-using RoutingIds = EigenOps<float>::Routing::Ids;
-
-/// The taps of one rank by name, widened.
-struct RankTaps {
-  std::map<std::string, Matrix<double>> values;
-  std::map<std::string, RoutingIds> ids;
-};
-
-template <class S>
-class TapRecorder final : public RankObserver<EigenOps<S>> {
- public:
-  RankTaps taps;
-
-  void tensor(const ModulePath& module, const char* leaf, Matrix<S>& value) override {
-    taps.values[pass_ + module.str(leaf)] = value.template cast<double>();
-  }
-  void routing(const ModulePath& module, typename EigenOps<S>::Routing& value) override {
-    taps.values[pass_ + module.str("weights")] = value.weights.template cast<double>();
-    taps.ids[pass_ + module.str("ids")] = value.ids;
-  }
-  void lm_head(const Matrix<S>& logits) override {
-    taps.values["target/lm_head"] = logits.template cast<double>();
-  }
-  void before_step(std::size_t step, std::vector<std::int64_t>&, const Batch&) override {
-    pass_ = text("step", step, '/');
-  }
-  void after_step(std::size_t, const Matrix<S>& logits) override {
-    taps.values[pass_ + "logits"] = logits.template cast<double>();
-  }
-
- private:
-  std::string pass_ = "target/";
-};
-
-/// The sharded program with numbers; the error that stopped it, or an empty string.
-template <class S>
-std::string run_numbers(const ParallelRun& run, const WeightSource& weights,
-                        std::vector<RankTaps>& taps) {
-  const EigenOps<S> ops;
-  std::vector<TapRecorder<S>> recorders(std::size_t(run.plan.parallel.world_size()));
-  std::string stopped;
-  try {
-    run_parallel<EigenOps<S>>(
-        run, weights, [&](const RankCoordinates&) -> const EigenOps<S>& { return ops; },
-        [&](const RankCoordinates& at) { return &recorders[std::size_t(at.world)]; });
-  } catch (const Error& error) {
-    stopped = error.what();
-  }
-  taps.clear();
-  for (TapRecorder<S>& recorder : recorders) taps.push_back(std::move(recorder.taps));
-  return stopped;
-}
 
 /// The golden's columns that a rank's block of a tap holds.
 std::vector<std::int64_t> columns_of(const std::string& tap, const ColumnBlock& block,
@@ -311,15 +259,14 @@ MatrixResult run_entry(const LoadedGolden& golden, const MatrixEntry& entry,
   const ViewRunResult views = run_views(run, true);
   result.findings = views.findings;
   const MatrixResult blank = result;
-  std::vector<RankTaps> taps;
-  const auto judge = [&](const std::string& stopped) {
+  const auto judge = [&](const NumberRunResult& numbers) {
     result = blank;
-    result.error = stopped.empty() ? views.error : stopped;
-    Comparer(config, entry, cases, result).compare(views, taps);
+    result.error = numbers.error.empty() ? views.error : numbers.error;
+    Comparer(config, entry, cases, result).compare(views, numbers.taps);
   };
-  judge(run_numbers<float>(run, weights, taps));
+  judge(run_numbers<float>(run, weights));
   // A tap that cancels loses in float32 what the recording kept by chance; see check_golden().
-  if (result.failed > 0 && views.clean()) judge(run_numbers<double>(run, weights, taps));
+  if (result.failed > 0 && views.clean()) judge(run_numbers<double>(run, weights));
   return result;
 }
 

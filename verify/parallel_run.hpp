@@ -32,7 +32,7 @@ struct ParallelRun {
   RunnerOptions runner = {};
   std::vector<std::vector<StepInputs>> later_steps = {};  // [step][dp] after the first; no contexts
   const std::vector<InjectedFault>* faults = nullptr;
-  std::function<void(const SimMesh&)> finished = {};  // told when all ranks have ended
+  std::function<void(const SimMesh&)> finished = {};     // told when all ranks have ended
   std::vector<CollectiveRecord>* collectives = nullptr;  // where those of rank 0 go
 };
 
@@ -63,16 +63,16 @@ class RankProgram {
         shapes_(rank_shapes(run.config, comms.at.tp, run.plan.parallel.tp)),
         state_(empty_state(ops, run.config, shapes_)) {
     if (run.faults == nullptr) return;
-    injector_.emplace(ops, *run.faults, at_, rank_.module,
-                      typename Injector<Ops, SimComm<Ops>>::Groups{&comms.tp, &comms.dp, &comms.ep,
-                                                                   &comms.pp});
+    injector_.emplace(
+        ops, *run.faults, at_, rank_.module,
+        typename Injector<Ops, SimComm<Ops>>::Groups{&comms.tp, &comms.dp, &comms.ep, &comms.pp});
     rank_.faults = &*injector_;
   }
 
-  /// The pass over what was processed before: target and drafter write their caches, nobody samples.
+  /// The pass over what was processed before: target and drafter write their caches, nobody
+  /// samples.
   void context(const Batch& context, const Batch& step) {
-    const T hidden =
-        forward(rank_, protocol_, weights_, run_.config, shapes_, state_, context);
+    const T hidden = forward(rank_, protocol_, weights_, run_.config, shapes_, state_, context);
     if (run_.draft_steps == 0 || !stage().is_last()) return;
     const SampleRows last = sample_rows(context);
     std::vector<std::int64_t> firsts;
@@ -117,8 +117,7 @@ class RankProgram {
   void exchange(const Batch& batch) {
     if (run_.plan.parallel.dp == 1 || batch.tokens_across_dp.empty()) return;
     const auto scope = rank_.enter("runner");
-    rank_.dp.all_reduce(ops_.blank(
-        0, rank_.number("exchanged_fields", 4) * run_.plan.parallel.dp));
+    rank_.dp.all_reduce(ops_.blank(0, rank_.number("exchanged_fields", 4) * run_.plan.parallel.dp));
   }
 
   /// The last stage tells the others what it sampled: K + 1 ids a request, whatever was verified.
@@ -177,34 +176,37 @@ PreparedSteps prepare_steps(const ParallelRun& run);
 /// computed for all rows, as golden files have them. Throws the first error of a rank.
 template <class Ops, class WeightsOf, class OpsOf, class ObserverOf>
 void run_with_weights(const ParallelRun& run, WeightsOf weights_of, OpsOf ops_of,
-                      ObserverOf observer_of) {
+                      ObserverOf observer_of, ReductionOrder order = ReductionOrder::rank) {
   const auto protocol = make_protocol<SimRank<Ops>>(run.plan);
   const PreparedSteps steps = prepare_steps(run);
   SimMesh mesh(run.plan.parallel);
   mesh.record(run.collectives);
-  mesh.run(ops_of, [&](SimComms<Ops>& comms) {
-    const Ops& ops = ops_of(comms.at);
-    const ModelWeights<typename Ops::Weight>& weights = weights_of(comms.at);
-    RankProgram<Ops> program(run, *protocol, weights, comms, ops);
-    const auto dp = std::size_t(comms.at.dp);
-    try {
-      if (steps.any_context) program.context(steps.first[dp].context, steps.first[dp].step);
-      const auto last = std::int64_t(steps.later.size());
-      program.step(0, steps.first[dp], last == 0 ? observer_of(comms.at) : nullptr);
-      for (std::int64_t i = 1; i <= last; ++i)
-        program.step(i, steps.later[std::size_t(i) - 1][dp],
-                     i == last ? observer_of(comms.at) : nullptr);
-    } catch (const RankLeaves&) {  // an injected fault: the others will say that it has ended
-    }
-    return 0;
-  });
+  mesh.run(
+      ops_of,
+      [&](SimComms<Ops>& comms) {
+        const Ops& ops = ops_of(comms.at);
+        const ModelWeights<typename Ops::Weight>& weights = weights_of(comms.at);
+        RankProgram<Ops> program(run, *protocol, weights, comms, ops);
+        const auto dp = std::size_t(comms.at.dp);
+        try {
+          if (steps.any_context) program.context(steps.first[dp].context, steps.first[dp].step);
+          const auto last = std::int64_t(steps.later.size());
+          program.step(0, steps.first[dp], last == 0 ? observer_of(comms.at) : nullptr);
+          for (std::int64_t i = 1; i <= last; ++i)
+            program.step(i, steps.later[std::size_t(i) - 1][dp],
+                         i == last ? observer_of(comms.at) : nullptr);
+        } catch (const RankLeaves&) {  // an injected fault: the others will say that it has ended
+        }
+        return 0;
+      },
+      order);
   if (run.finished) run.finished(mesh);
 }
 
 /// The same with weights from `source`, loaded by each rank.
 template <class Ops, class OpsOf, class ObserverOf>
 void run_parallel(const ParallelRun& run, const WeightSource& source, OpsOf ops_of,
-                  ObserverOf observer_of) {
+                  ObserverOf observer_of, ReductionOrder order = ReductionOrder::rank) {
   std::vector<std::optional<ModelWeights<typename Ops::Weight>>> loaded(
       std::size_t(run.plan.parallel.world_size()));
   run_with_weights<Ops>(
@@ -217,7 +219,7 @@ void run_parallel(const ParallelRun& run, const WeightSource& source, OpsOf ops_
                         .model();
         return *weights;
       },
-      ops_of, observer_of);
+      ops_of, observer_of, order);
 }
 
 }  // namespace tokenview

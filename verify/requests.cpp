@@ -105,6 +105,7 @@ std::vector<StepInputs> inputs_of(const std::vector<std::vector<Request>>& reque
       add_rows(rank.context, s, 0, of_rank[s].context);
       add_rows(rank.step, s, of_rank[s].context, of_rank[s].tokens);
       rank.rejected.push_back(std::int32_t(of_rank[s].rejected));
+      rank.step.keep_states = rank.step.keep_states || of_rank[s].verified > 0;
     }
   }
   return inputs;

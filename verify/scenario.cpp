@@ -4,15 +4,17 @@
 #include <algorithm>
 #include <cctype>
 #include <fstream>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "reference/program/config_json.hpp"
 #include "reference/program/error.hpp"
 #include "reference/program/json_section.hpp"
 #include "reference/program/nearest.hpp"
+#include "reference/program/seeded_weights.hpp"
 #include "reference/program/strict_json.hpp"
 #include "verify/data_folder.hpp"
+#include "verify/fault_text.hpp"
 #include "verify/model_argument.hpp"
 #include "verify/requests.hpp"
 
@@ -33,6 +35,14 @@ std::string required_string(JsonSection& section, const std::string& key) {
   return section.to_string(key, section.required(key));
 }
 
+std::vector<std::string> strings_of(JsonSection& section, const std::string& key) {
+  std::vector<std::string> strings;
+  if (const nlohmann::json* values = section.find_set(key))
+    for (const nlohmann::json& value : section.to_array(key, *values))
+      strings.push_back(section.to_string(key, value));
+  return strings;
+}
+
 void refuse_unread(const JsonSection& section) {
   std::vector<std::string> unread;
   section.ignore_unread(unread);
@@ -40,22 +50,165 @@ void refuse_unread(const JsonSection& section) {
     throw ConfigError(text(section.source(), ": ", unread.front(), ": no such key in a scenario"));
 }
 
+/// The objects of a list.
+template <class Read>
+void each_object(JsonSection& section, const std::string& key, const Read& read) {
+  const nlohmann::json* list = section.find_set(key);
+  if (list == nullptr) return;
+  std::size_t index = 0;
+  for (const nlohmann::json& object : section.to_array(key, *list)) {
+    const std::string path = text(key, '[', index++, "].");
+    if (!object.is_object()) section.refuse(key, shown(object), "a list of objects");
+    read(JsonSection(object, path, section.source()));
+  }
+}
+
+std::vector<std::string> check_names() {
+  std::vector<std::string> names;
+  for (const FindingKind kind : finding_kinds) names.push_back(to_string(kind));
+  for (const char* more : {"collective", "shape", "cost"}) names.push_back(more);
+  return names;
+}
+
+std::string check_name(const JsonSection& section, const std::string& key, const std::string& name,
+                       bool or_any) {
+  std::vector<std::string> names = check_names();
+  if (or_any) names.push_back("any");
+  if (std::ranges::find(names, name) == names.end())
+    section.refuse(key, '"' + shortened(name) + '"',
+                   "one of " + joined(names) + suggestion(name, names));
+  return name;
+}
+
 ExpectedFinding expected_finding(JsonSection section) {
   ExpectedFinding expect;
-  expect.check = required_string(section, "check");
+  expect.check = check_name(section, "check", required_string(section, "check"), false);
   expect.operation = string_of(section, "operation", "");
   expect.module = string_of(section, "module", "");
   expect.tensor = string_of(section, "tensor", "");
   expect.expected = string_of(section, "expected", "");
   expect.actual = string_of(section, "actual", "");
-  std::vector<std::string> kinds;
-  for (const FindingKind kind : {FindingKind::rows, FindingKind::completeness, FindingKind::columns,
-                                 FindingKind::bounds, FindingKind::state})
-    kinds.push_back(to_string(kind));
-  if (std::ranges::find(kinds, expect.check) == kinds.end())
-    section.refuse("check", '"' + expect.check + '"', "one of " + joined(kinds));
   refuse_unread(section);
   return expect;
+}
+
+ParallelConfig parallel_of(JsonSection section) {
+  ParallelConfig parallel;
+  parallel.tp = section.integer("tp", 1);
+  parallel.dp = section.integer("dp", 1);
+  parallel.pp = section.integer("pp", 1);
+  parallel.enable_expert_parallel = section.boolean("expert_parallel", false);
+  for (const auto& [key, degree] :
+       {std::pair{"tp", parallel.tp}, {"dp", parallel.dp}, {"pp", parallel.pp}})
+    if (degree < 1 || degree > 32) section.refuse(key, std::to_string(degree), "1 to 32");
+  refuse_unread(section);
+  return parallel;
+}
+
+/// The steps' requests: one text, or a list of them.
+std::vector<std::string> requests_of(JsonSection& section, const std::string& key,
+                                     std::int64_t dp) {
+  std::vector<std::string> steps;
+  const nlohmann::json& value = section.required(key);
+  if (value.is_string())
+    steps = {value.get<std::string>()};
+  else
+    for (const nlohmann::json& step : section.to_array(key, value))
+      steps.push_back(section.to_string(key, step));
+  if (steps.empty()) section.refuse(key, "an empty list", "requests of at least one step");
+  for (const std::string& step : steps)
+    in_scope(text(section.source(), ": ", key), [&] { parse_requests(step, dp); });
+  return steps;
+}
+
+/// What a variant's keys say, on top of `variant`.
+void read_variant(JsonSection& section, ScenarioVariant& variant, std::int64_t dp) {
+  if (section.has("protocol"))
+    variant.protocol = in_scope(text(section.source(), ": protocol"), [&] {
+      return parse_protocol(required_string(section, "protocol"));
+    });
+  variant.forced = section.boolean("forced", variant.forced);
+  each_object(section, "faults",
+              [&](JsonSection fault) { variant.faults.push_back(read_fault(std::move(fault))); });
+  each_object(section, "weights", [&](JsonSection placed) {
+    variant.weights.push_back({required_string(placed, "at"), placed.boolean("whole", true)});
+    refuse_unread(placed);
+  });
+  if (auto plan = section.section("plan")) {
+    for (const char* flag : {"shared_expert_whole", "dense_whole", "fc_whole", "masks_pads",
+                             "slices_mask", "mtp_scatters", "sequence_parallel_moe"})
+      if (plan->has(flag)) variant.plan[flag] = plan->boolean(flag, false);
+    refuse_unread(*plan);
+  }
+  if (section.has("requests") && dp > 0) variant.requests = requests_of(section, "requests", dp)[0];
+}
+
+RunnerOptions runner_of(JsonSection section) {
+  RunnerOptions runner;
+  const std::string version = string_of(section, "version", "V1");
+  if (version != "V1" && version != "V2")
+    section.refuse("version", '"' + shortened(version) + '"', "V1 or V2");
+  runner.version = version == "V2" ? RunnerVersion::V2 : RunnerVersion::V1;
+  runner.graph_sizes = section.integers("graph_sizes");
+  if (!std::ranges::is_sorted(runner.graph_sizes))
+    section.refuse("graph_sizes", "not in order", "sizes in ascending order");
+  runner.padded_drafter = section.boolean("padded_drafter", true);
+  runner.loop_of_most = section.boolean("loop_of_most", false);
+  refuse_unread(section);
+  return runner;
+}
+
+void set_flag(ParallelPlan& plan, const std::string& name, bool value) {
+  const std::map<std::string, bool*> flags = {
+      {"shared_expert_whole", &plan.shared_expert_whole},
+      {"dense_whole", &plan.dense_whole},
+      {"fc_whole", &plan.fc_whole},
+      {"masks_pads", &plan.masks_pads},
+      {"slices_mask", &plan.slices_mask},
+      {"mtp_scatters", &plan.mtp_scatters},
+      {"sequence_parallel_moe", &plan.sequence_parallel_moe}};
+  *flags.at(name) = value;
+}
+
+/// Ids that differ between ranks, steps and rows, so that numbers can tell rows apart.
+void spread_ids(Batch& batch, std::int64_t dp, std::int64_t step, std::int64_t vocab_size) {
+  for (std::size_t i = 0; i < batch.input_ids.size(); ++i)
+    batch.input_ids[i] = (std::int64_t(i) * 37 + dp * 59 + step * 13 + 7) % vocab_size;
+}
+
+ModelConfig config_of(const Scenario& s) {
+  const ModelArgument model = model_argument(s.model);
+  if (s.model_changes.empty()) return model.reading.config;
+  nlohmann::json config = parse_strict_json(model.config_json, s.model);
+  config.merge_patch(nlohmann::json::parse(s.model_changes));
+  return in_scope(s.name, [&] { return read_config_json(config.dump(), "model_changes").config; });
+}
+
+ParallelRun run_of(const Scenario& s, const ScenarioVariant& variant, const ModelConfig& config) {
+  ParallelRun run{.config = config,
+                  .plan = plan_for(config, s.parallel, variant.protocol, variant.forced)};
+  run.plan.dispatch = s.dispatch;
+  run.plan.aux_layers = s.aux_layers;
+  run.plan.placed = variant.weights;
+  run.plan.runner = s.runner.version;
+  for (const auto& [flag, value] : variant.plan) set_flag(run.plan, flag, value);
+  run.draft_steps = std::size_t(s.draft_steps);
+  run.target_runs = s.target_runs;
+  run.runner = s.runner;
+  if (!variant.faults.empty()) run.faults = &variant.faults;
+  for (std::size_t step = 0; step < s.requests.size(); ++step) {
+    const std::string& requests =
+        step == 0 && variant.requests ? *variant.requests : s.requests[step];
+    std::vector<StepInputs> inputs = inputs_of(parse_requests(requests, s.parallel.dp));
+    for (std::size_t dp = 0; dp < inputs.size(); ++dp)
+      for (Batch* batch : {&inputs[dp].context, &inputs[dp].step})
+        spread_ids(*batch, std::int64_t(dp), std::int64_t(step), config.vocab_size);
+    if (step == 0)
+      run.inputs = std::move(inputs);
+    else
+      run.later_steps.push_back(std::move(inputs));
+  }
+  return run;
 }
 
 }  // namespace
@@ -89,33 +242,51 @@ Scenario read_scenario(const std::string& path) {
   s.name = required_string(section, "name");
   s.title = required_string(section, "title");
   s.source = required_string(section, "source");
+  const std::string fidelity = string_of(section, "fidelity", "exact");
+  if (fidelity != "exact" && fidelity != "analogue")
+    section.refuse("fidelity", '"' + shortened(fidelity) + '"', "exact or analogue");
+  s.is_exact = fidelity == "exact";
   s.model = string_of(section, "model", "qwen3.5-moe");
-  s.requests = string_of(section, "requests", "1");
+  if (const nlohmann::json* changes = section.find_set("model_changes")) {
+    if (!changes->is_object()) section.refuse("model_changes", shown(*changes), "an object");
+    s.model_changes = changes->dump();
+  }
+  if (auto parallel = section.section("parallel")) s.parallel = parallel_of(*parallel);
+  s.dispatch = in_scope(text(path, ": dispatch"), [&] {
+    return parse_dispatch(string_of(section, "dispatch", to_string(s.dispatch)));
+  });
+  s.requests = requests_of(section, "requests", s.parallel.dp);
   s.draft_steps = section.integer("draft_steps", 0);
   s.target_runs = section.boolean("target_runs", true);
-  if (const nlohmann::json* aliases = section.find_set("aliases"))
-    for (const nlohmann::json& alias : section.to_array("aliases", *aliases))
-      s.aliases.push_back(section.to_string("aliases", alias));
-  if (auto parallel = section.section("parallel")) {
-    s.parallel.tp = parallel->integer("tp", 1);
-    s.parallel.dp = parallel->integer("dp", 1);
-    s.parallel.pp = parallel->integer("pp", 1);
-    s.parallel.enable_expert_parallel = parallel->boolean("expert_parallel", false);
-    refuse_unread(*parallel);
-  }
-  s.protocol = in_scope(text(path, ": protocol"),
-                        [&] { return parse_protocol(required_string(section, "protocol")); });
+  s.aux_layers = section.integers("aux_layers");
+  s.aliases = strings_of(section, "aliases");
+  if (auto runner = section.section("runner")) s.runner = runner_of(*runner);
+  section.required("protocol");
+  read_variant(section, s.broken, 0);
+
   auto repair = section.section("repair");
   if (!repair) section.refuse("repair", "absent", "an object");
-  s.repair = in_scope(text(path, ": repair.protocol"),
-                      [&] { return parse_protocol(required_string(*repair, "protocol")); });
+  s.repaired.protocol = s.broken.protocol;
+  read_variant(*repair, s.repaired, s.parallel.dp);
   s.repair_note = string_of(*repair, "note", "");
   refuse_unread(*repair);
   auto expect = section.section("expect");
   if (!expect) section.refuse("expect", "absent", "an object");
   s.expect = expected_finding(*expect);
+  each_object(section, "blind", [&](JsonSection spot) {
+    BlindSpot& blind = s.blind.emplace_back();
+    for (const std::string& check : strings_of(spot, "checks"))
+      blind.checks.push_back(check_name(spot, "checks", check, true));
+    if (blind.checks.empty()) spot.refuse("checks", "absent", "a list of checks");
+    blind.at = string_of(spot, "at", "*");
+    if (auto parallel = spot.section("parallel")) blind.parallel = parallel_of(*parallel);
+    const std::int64_t dp = blind.parallel ? blind.parallel->dp : s.parallel.dp;
+    if (spot.has("requests")) blind.requests = requests_of(spot, "requests", dp);
+    if (spot.has("draft_steps")) blind.draft_steps = spot.integer("draft_steps");
+    refuse_unread(spot);
+  });
   refuse_unread(section);
-  in_scope(text(path, ": requests"), [&] { parse_requests(s.requests, s.parallel.dp); });
+
   if (!s.target_runs && s.draft_steps == 0)
     section.refuse("draft_steps", "0", "at least 1 where target_runs is false");
   if (s.draft_steps < 0 || s.draft_steps > 16)
@@ -138,15 +309,87 @@ std::vector<Scenario> read_scenarios(const std::string& folder) {
   return scenarios;
 }
 
-ViewRunResult run_scenario(const Scenario& s, ProtocolId protocol) {
-  const ModelConfig config = model_argument(s.model).reading.config;
+const Finding* ScenarioResult::first(const std::string& check) const {
+  const std::vector<Finding>& findings = check == "numeric" ? numeric : views.findings;
+  return findings.empty() ? nullptr : &findings.front();
+}
+
+ScenarioResult run_scenario(const Scenario& s, const ScenarioVariant& variant) {
+  const ModelConfig config = config_of(s);
   require_simulable(config, s.parallel, s.draft_steps);
-  return run_views({.config = config,
-                    .plan = plan_for(config, s.parallel, protocol),
-                    .inputs = inputs_of(parse_requests(s.requests, s.parallel.dp)),
-                    .draft_steps = std::size_t(s.draft_steps),
-                    .target_runs = s.target_runs},
-                   true);
+  ParallelRun run = run_of(s, variant, config);
+  ScenarioResult result;
+  run.finished = [&](const SimMesh& mesh) {
+    for (std::int64_t rank = 0; rank < s.parallel.world_size(); ++rank)
+      result.elements_sent += mesh.traffic(rank).elements;
+  };
+  result.views = run_views(run, true);
+  if (s.expect.check != "numeric" || &variant == &s.repaired) return result;
+
+  // The repaired variant's numbers are the trusted ones.
+  run.finished = {};
+  const ParallelRun right = run_of(s, s.repaired, config);
+  const SeededWeights weights(config, 1);
+  result.numeric =
+      number_findings(run_views(right, true), s.parallel, run_numbers<double>(right, weights),
+                      run_numbers<double>(run, weights), 1e-9);
+  result.numbers_ran = true;
+  return result;
+}
+
+bool behaves_as_told(const Scenario& s, const ScenarioResult& broken, std::string& problem) {
+  const ExpectedFinding& expect = s.expect;
+  const Finding* first = broken.first(expect.check);
+  const std::string found = first != nullptr             ? "found " + to_string(*first)
+                            : broken.views.error.empty() ? std::string("found nothing")
+                                                         : "stopped: " + broken.views.error;
+  problem =
+      text("expected first ", expect.check, ' ', expect.module, ' ', expect.operation, ": ", found);
+  const std::string& error = broken.views.error;
+  const auto says = [&](const std::string& words) {
+    return error.find(words) != std::string::npos;
+  };
+  if (expect.check == "collective")
+    return broken.views.collective_mismatch && broken.views.findings.empty() &&
+           says(expect.operation) && says(expect.module) && says(expect.actual);
+  if (expect.check == "shape")
+    return !error.empty() && !broken.views.collective_mismatch && broken.views.findings.empty() &&
+           says(expect.operation) && says(expect.actual);
+  if (expect.check == "cost") {
+    const double repaired = run_scenario(s, s.repaired).elements_sent;
+    problem = text("expected more to be sent than by the repaired variant: ", broken.elements_sent,
+                   " and ", repaired, " elements; ", found);
+    return broken.views.clean() && broken.elements_sent > repaired;
+  }
+  return first != nullptr && expect.matches(*first);
+}
+
+bool is_blind(const Scenario& s, const BlindSpot& spot, std::string& problem) {
+  Scenario there = s;
+  if (spot.requests) there.requests = *spot.requests;
+  if (spot.parallel) there.parallel = *spot.parallel;
+  if (spot.draft_steps) there.draft_steps = *spot.draft_steps;
+  const auto looks_at = [&](const std::string& check) {
+    return std::ranges::find(spot.checks, check) != spot.checks.end() ||
+           std::ranges::find(spot.checks, "any") != spot.checks.end();
+  };
+  there.expect.check = looks_at("numeric") ? "numeric" : "rows";
+  const ScenarioResult result = run_scenario(there, there.broken);
+  const auto sees = [&](const Finding& finding) {
+    return looks_at(to_string(finding.kind)) && fits(spot.at, finding.module);
+  };
+  for (const std::vector<Finding>* findings : {&result.views.findings, &result.numeric})
+    for (const Finding& finding : *findings)
+      if (sees(finding)) {
+        problem = "sees " + to_string(finding);
+        return false;
+      }
+  if (!result.views.error.empty() &&
+      looks_at(result.views.collective_mismatch ? "collective" : "shape")) {
+    problem = "sees " + result.views.error;
+    return false;
+  }
+  return true;
 }
 
 const Scenario& find_scenario(const std::vector<Scenario>& scenarios, const std::string& name) {

@@ -1,18 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "reference/program/injected_fault.hpp"
 #include "reference/program/parallel_plan.hpp"
+#include "verify/number_run.hpp"
 #include "verify/view_run.hpp"
 
 namespace tokenview {
 
-/// The first finding that a broken configuration must give. An empty field matches anything;
-/// `expected` and `actual` match where they are contained in the finding's.
+/// What must be found first in a broken configuration. An empty field matches anything; `expected`
+/// and `actual` match where they are contained in the finding's.
 struct ExpectedFinding {
-  std::string check;  // a FindingKind by name
+  /// A FindingKind by name; `collective`: ranks disagree before anything moves; `shape`: a kernel
+  /// refuses its operands; `cost`: nothing is wrong, and more is sent than by the repaired variant.
+  std::string check;
   std::string operation;
   std::string module;
   std::string tensor;
@@ -22,6 +27,26 @@ struct ExpectedFinding {
   bool matches(const Finding& finding) const;
 };
 
+/// What may differ between the broken and the repaired variant of a scenario.
+struct ScenarioVariant {
+  ProtocolId protocol = ProtocolId::S;
+  bool forced = false;  // without the protocol's fallbacks
+  std::vector<InjectedFault> faults;
+  std::vector<PlacedWeights> weights;
+  std::map<std::string, bool> plan;  // flags of the plan by name
+  std::optional<std::string> requests;
+};
+
+/// A configuration in which checks of some kinds find nothing, although the fault is there: why the
+/// others are needed.
+struct BlindSpot {
+  std::vector<std::string> checks;  // kinds; "shape": the run is not stopped; "any": all of them
+  std::string at = "*";             // findings in these modules, as a glob
+  std::optional<std::vector<std::string>> requests;
+  std::optional<ParallelConfig> parallel;
+  std::optional<std::int64_t> draft_steps;
+};
+
 /// A real bug, told so that it can be run: the smallest configuration, what must be found first,
 /// and the variant that is right. Files in data/scenarios; schema in docs/scenario-schema.json.
 struct Scenario {
@@ -29,15 +54,20 @@ struct Scenario {
   std::vector<std::string> aliases;
   std::string title;
   std::string source;
-  std::string model;  // a preset, or a path beside the scenario
+  bool is_exact = true;  // false: an analogue on a model, or a protocol, that the report is not of
+  std::string model;     // a preset, or a path
+  std::string model_changes;  // keys of its config.json that differ, as JSON; empty: none
   ParallelConfig parallel;
-  ProtocolId protocol = ProtocolId::S;
-  std::string requests = "1";
+  Dispatch dispatch = Dispatch::allgather_reducescatter;
+  std::vector<std::string> requests = {"1"};  // of each engine step
   std::int64_t draft_steps = 0;
   bool target_runs = true;  // false: the drafter is fed the rows of a correct target
+  std::vector<std::int64_t> aux_layers;
+  RunnerOptions runner;
+  ScenarioVariant broken, repaired;
   ExpectedFinding expect;
-  ProtocolId repair = ProtocolId::S;  // the protocol under which the same configuration is clean
   std::string repair_note;
+  std::vector<BlindSpot> blind;
 };
 
 /// Throws FileError or ConfigError with file, key and what was expected.
@@ -46,11 +76,29 @@ Scenario read_scenario(const std::string& path);
 /// All scenarios of a folder, by name. Throws for a name or alias that two of them have.
 std::vector<Scenario> read_scenarios(const std::string& folder);
 
-/// The scenario's configuration on token views, under `protocol`: its own is the broken variant,
-/// the repair's the right one. Throws ConfigError for one that cannot be simulated.
-ViewRunResult run_scenario(const Scenario& scenario, ProtocolId protocol);
-
 /// By name or alias; letters in either case. Throws UsageError with the nearest name.
 const Scenario& find_scenario(const std::vector<Scenario>& scenarios, const std::string& name);
+
+/// A run of one variant.
+struct ScenarioResult {
+  ViewRunResult views;
+  std::vector<Finding> numeric;  // where the numbers leave the repaired variant's
+  bool numbers_ran = false;
+  double elements_sent = 0;  // by all ranks
+
+  bool clean() const { return views.clean() && numeric.empty(); }
+  /// The finding that comes first in what `check` looks at; nullptr: none.
+  const Finding* first(const std::string& check) const;
+};
+
+/// The scenario's variant on token views; with numbers too where the expected check is `numeric`.
+/// Throws ConfigError for one that cannot be simulated.
+ScenarioResult run_scenario(const Scenario& scenario, const ScenarioVariant& variant);
+
+/// Whether the broken variant behaves as the scenario says; `problem` says how not.
+bool behaves_as_told(const Scenario& scenario, const ScenarioResult& broken, std::string& problem);
+
+/// Whether the checks of a blind spot find nothing there.
+bool is_blind(const Scenario& scenario, const BlindSpot& spot, std::string& problem);
 
 }  // namespace tokenview

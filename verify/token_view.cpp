@@ -72,20 +72,38 @@ std::int64_t Rows::count(RowKind kind) const {
   return total;
 }
 
+namespace {
+
+/// Equal as rows: what a pad holds does not tell it from another.
+bool is_same_row(const RowRun& a, const RowRun& b) {
+  return a == b || (a.kind == RowKind::pad && b.kind == RowKind::pad);
+}
+
+}  // namespace
+
+bool same_rows(const Rows& a, const Rows& b) {
+  return a == b || (a.size() == b.size() && first_difference(a, b) < 0);
+}
+
 std::int64_t first_difference(const Rows& a, const Rows& b) {
   if (a == b) return -1;
   const std::int64_t common = std::min(a.size(), b.size());
   for (std::int64_t i = 0; i < common; ++i)
-    if (!(a.at(i) == b.at(i))) return i;
-  return common;
+    if (!is_same_row(a.at(i), b.at(i))) return i;
+  return a.size() == b.size() ? -1 : common;
 }
 
 Rows mixed(const Rows& a, const Rows& b) {
   if (a == b) return a;
   Rows rows;
   for (std::int64_t i = 0; i < a.size(); ++i) {
-    const RowRun row = a.at(i);
-    rows.append(row == b.at(i) ? row : RowRun{0, 1, 0, RowKind::mix, PadContent::zero, 0});
+    RowRun row = a.at(i);
+    const RowRun other = b.at(i);
+    if (!is_same_row(row, other))
+      row = {0, 1, 0, RowKind::mix, PadContent::zero, 0};
+    else if (row.kind == RowKind::pad)
+      row.content = std::max(row.content, other.content);
+    rows.append(row);
   }
   return rows;
 }

@@ -70,10 +70,14 @@ class Rows {
   std::int64_t size_ = 0;
 };
 
-/// The first row in which the two differ; -1 where they are equal.
+/// Equal but for what their pads hold.
+bool same_rows(const Rows& a, const Rows& b);
+
+/// The first row in which the two differ, whatever their pads hold; -1 where they are equal.
 std::int64_t first_difference(const Rows& a, const Rows& b);
 
-/// Row by row: equal rows stay, rows of different tokens become MIX. The sizes are equal.
+/// Row by row: equal rows stay, rows of different tokens become MIX, as do a token and a pad; two
+/// pads stay one. The sizes are equal.
 Rows mixed(const Rows& a, const Rows& b);
 
 /// `0-2`, `9,PAD*2`, `d1:0-3`, `MIX*4`: runs separated by commas, `step3:` before rows that another

@@ -55,7 +55,7 @@ void ViewOps::require_complete(const char* operation, const char* tensor, const 
 void ViewOps::require_rows(const char* operation, const char* tensor, const Rows& expected_rows,
                            const Rows& actual, std::int32_t origin) const {
   ++order_;
-  if (!(expected_rows == actual))
+  if (!same_rows(expected_rows, actual))
     find(FindingKind::rows, operation, tensor, to_map(expected_rows, step_), to_map(actual, step_),
          first_difference(expected_rows, actual), origin);
 }
@@ -91,8 +91,7 @@ ViewOps::Weight ViewOps::load(const WeightSource&, const WeightBlock& block) con
   return w;
 }
 
-ViewOps::Tensor ViewOps::embed(const Ids& ids, const Weight& table,
-                               std::int64_t first_row) const {
+ViewOps::Tensor ViewOps::embed(const Ids& ids, const Weight& table, std::int64_t first_row) const {
   Tensor x;
   x.rows = ids.rows;
   x.width = table.in;
@@ -440,7 +439,8 @@ ViewOps::Tensor ViewOps::sum(std::span<const Tensor* const> parts, Axis axis, st
     if (!total.sum.add(part.sum))
       find(FindingKind::completeness, "sum", "parts", to_string(total.sum), to_string(part.sum));
   }
-  if (parts.size() > 1 && total.rows.size() > 0 && !total.sum.is_complete() && !total.sum.is_partial())
+  if (parts.size() > 1 && total.rows.size() > 0 && !total.sum.is_complete() &&
+      !total.sum.is_partial())
     find(FindingKind::completeness, "sum", "result", "complete", to_string(total.sum));
   return total;
 }

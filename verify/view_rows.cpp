@@ -145,7 +145,7 @@ void ViewOps::require_side(const Batch& of_step, const Batch& seen, const char* 
     find(FindingKind::side, what, tensor, in_words(expected_data), in_words(actual));
     return true;
   };
-  if (!(expected(of_step) == expected(seen)))
+  if (!same_rows(expected(of_step), expected(seen)))
     find(FindingKind::side, what, "positions", to_map(expected(of_step), step_),
          to_map(expected(seen), step_), first_difference(expected(of_step), expected(seen)));
   else if (!differ("boundaries", of_step.query_start_loc, seen.query_start_loc) &&
@@ -297,7 +297,7 @@ ViewOps::Tensor ViewOps::index_rows(const Tensor& x, const std::vector<std::int6
       out.rows.append(x.rows.at(index));
     }
   }
-  if (!(wanted == out.rows) && out.rows.count(RowKind::mix) == 0)
+  if (!same_rows(wanted, out.rows) && out.rows.count(RowKind::mix) == 0)
     find(FindingKind::rows, "index_rows", "x", to_map(wanted, step_), to_map(out.rows, step_),
          first_difference(wanted, out.rows));
   return out;

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "verify/fault_text.hpp"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "reference/program/error.hpp"
+#include "reference/program/nearest.hpp"
+#include "reference/program/strict_json.hpp"
+
+namespace tokenview {
+namespace {
+
+constexpr FaultAct acts[] = {FaultAct::drop,  FaultAct::repeat, FaultAct::replace, FaultAct::before,
+                             FaultAct::after, FaultAct::group,  FaultAct::axis,    FaultAct::order,
+                             FaultAct::count, FaultAct::sizes,  FaultAct::stale,   FaultAct::poison,
+                             FaultAct::leave, FaultAct::rows,   FaultAct::scale,   FaultAct::set,
+                             FaultAct::side};
+
+/// Which words `with` takes; no entry: none is needed.
+const std::vector<std::string>* words_of(FaultAct act) {
+  static const std::vector<std::string> collectives = {"all_reduce", "all_gather", "reduce_scatter",
+                                                       "chunk", "prefix"};
+  static const std::vector<std::string> groups = {"tp", "dp", "ep", "pp"};
+  static const std::vector<std::string> orders = {"reverse", "rotate", "round_robin", "tp_major"};
+  static const std::vector<std::string> contents = {"nan", "large", "stale"};
+  static const std::vector<std::string> rows = {"prefix",  "floor",       "round_robin",
+                                                "reverse", "repeat_last", "shift_in_shards"};
+  static const std::vector<std::string> sides = {
+      "positions shard", "boundaries merged", "boundaries padded", "slots first", "slots unguarded",
+      "no row counts",   "local row counts",  "row counts",        "tokens"};
+  switch (act) {
+    case FaultAct::replace:
+    case FaultAct::before:
+    case FaultAct::after:
+      return &collectives;
+    case FaultAct::group:
+      return &groups;
+    case FaultAct::order:
+      return &orders;
+    case FaultAct::poison:
+      return &contents;
+    case FaultAct::rows:
+      return &rows;
+    case FaultAct::side:
+      return &sides;
+    default:
+      return nullptr;
+  }
+}
+
+FaultAct act_named(const std::string& name, bool& known) {
+  for (const FaultAct act : acts)
+    if (name == to_string(act)) return act;
+  known = false;
+  return FaultAct::drop;
+}
+
+std::vector<std::string> act_names() {
+  std::vector<std::string> names;
+  for (const FaultAct act : acts) names.push_back(to_string(act));
+  return names;
+}
+
+}  // namespace
+
+InjectedFault read_fault(JsonSection section) {
+  const auto string_of = [&](const std::string& key, const std::string& otherwise) {
+    const nlohmann::json* value = section.find_set(key);
+    return value == nullptr ? otherwise : section.to_string(key, *value);
+  };
+  InjectedFault fault;
+  const std::string act = section.to_string("act", section.required("act"));
+  bool known = true;
+  fault.act = act_named(act, known);
+  if (!known)
+    section.refuse("act", '"' + shortened(act) + '"',
+                   "one of " + joined(act_names()) + suggestion(act, act_names()));
+  fault.op = fault.act == FaultAct::side ? string_of("op", "batch")
+                                         : section.to_string("op", section.required("op"));
+  fault.at = string_of("at", "*");
+  fault.group = string_of("group", "");
+  fault.tp = section.integer("tp", -1);
+  fault.dp = section.integer("dp", -1);
+  fault.pp = section.integer("pp", -1);
+  fault.occurrence = section.integer("occurrence", 0);
+  fault.step = section.integer("step", -1);
+  fault.draft = section.integer("draft", -2);
+  fault.with = string_of("with", "");
+  fault.factor = section.number("factor", 1);
+  fault.number = section.integer("number", 0);
+  fault.numbers = section.integers("numbers");
+  if (const auto* words = words_of(fault.act);
+      words != nullptr && std::ranges::find(*words, fault.with) == words->end())
+    section.refuse("with", '"' + shortened(fault.with) + '"',
+                   "one of " + joined(*words) + suggestion(fault.with, *words));
+  if (fault.act == FaultAct::sizes && fault.numbers.empty())
+    section.refuse("numbers", "absent", "rows of each rank");
+  std::vector<std::string> unread;
+  section.ignore_unread(unread);
+  if (!unread.empty())
+    throw ConfigError(text(section.source(), ": ", unread.front(), ": no such key of a fault"));
+  return fault;
+}
+
+InjectedFault parse_fault(std::string_view input) {
+  const auto refuse = [&](const std::string& problem) -> void {
+    throw UsageError(text("fault \"", shortened(std::string(input)), "\": ", problem,
+                          ", expected ACT:OPERATION[@MODULE][,key=value...], for example "
+                          "drop:all_gather@mtp.*,tp=1"));
+  };
+  nlohmann::json object = nlohmann::json::object();
+  std::string_view rest = input;
+  const auto take_until = [&](std::string_view stops) {
+    const std::size_t end = std::min(rest.find_first_of(stops), rest.size());
+    const std::string taken(rest.substr(0, end));
+    rest.remove_prefix(end);
+    return taken;
+  };
+  object["act"] = take_until(":@,");
+  if (rest.starts_with(':')) {
+    rest.remove_prefix(1);
+    object["op"] = take_until("@,");
+  }
+  if (rest.starts_with('@')) {
+    rest.remove_prefix(1);
+    object["at"] = take_until(",");
+  }
+  while (rest.starts_with(',')) {
+    rest.remove_prefix(1);
+    const std::string key = take_until("=,");
+    if (!rest.starts_with('=')) refuse(text("no value for \"", key, '"'));
+    rest.remove_prefix(1);
+    const std::string value = take_until(",");
+    if (key == "with" || key == "group") {
+      object[key] = value;
+      continue;
+    }
+    const nlohmann::json parsed = nlohmann::json::parse(value, nullptr, false);
+    if (key == "numbers") {
+      // Numbers with a plus between them: a comma would end the value.
+      nlohmann::json list = nlohmann::json::array();
+      std::string_view left = value;
+      while (!left.empty()) {
+        const std::size_t end = std::min(left.find('+'), left.size());
+        const auto number = nlohmann::json::parse(left.substr(0, end), nullptr, false);
+        if (!number.is_number_integer()) refuse(text("no number in \"", value, '"'));
+        list.push_back(number);
+        left.remove_prefix(std::min(end + 1, left.size()));
+      }
+      object[key] = list;
+    } else {
+      if (!parsed.is_number()) refuse(text("no number in \"", key, '=', value, '"'));
+      object[key] = parsed;
+    }
+  }
+  const std::string source = text("fault \"", shortened(std::string(input)), '"');
+  try {
+    return read_fault(JsonSection(object, "", source));
+  } catch (const ConfigError& error) {
+    throw UsageError(error.what());
+  }
+}
+
+std::string to_string(const InjectedFault& fault) {
+  std::string out = text(to_string(fault.act), ':', fault.op);
+  if (fault.at != "*") out += '@' + fault.at;
+  const auto number = [&](const char* key, std::int64_t value, std::int64_t none) {
+    if (value != none) out += text(',', key, '=', value);
+  };
+  if (!fault.group.empty()) out += ",group=" + fault.group;
+  number("tp", fault.tp, -1);
+  number("dp", fault.dp, -1);
+  number("pp", fault.pp, -1);
+  number("occurrence", fault.occurrence, 0);
+  number("step", fault.step, -1);
+  number("draft", fault.draft, -2);
+  if (!fault.with.empty()) out += ",with=" + fault.with;
+  number("number", fault.number, 0);
+  if (fault.factor != 1) out += text(",factor=", fault.factor);
+  for (std::size_t i = 0; i < fault.numbers.size(); ++i)
+    out += text(i == 0 ? ",numbers=" : "+", fault.numbers[i]);
+  return out;
+}
+
+}  // namespace tokenview

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <map>
+#include <string>
+#include <vector>
+
+#include "reference/eigen_ops.hpp"
+#include "verify/parallel_run.hpp"
+#include "verify/view_run.hpp"
+
+namespace tokenview {
+
+/// The taps of one rank by name ("target/model.norm", "step1/mtp.fc"), widened.
+struct RankTaps {
+  std::map<std::string, Matrix<double>> values;
+  std::map<std::string, Matrix<std::int64_t>> ids;
+};
+
+/// The sharded program with numbers.
+struct NumberRunResult {
+  std::vector<RankTaps> taps;  // of each rank of the world
+  std::string error;           // what stopped the run; empty: nothing
+};
+
+/// Runs `run` in arithmetic S on simulated ranks.
+template <class S>
+NumberRunResult run_numbers(const ParallelRun& run, const WeightSource& weights,
+                            ReductionOrder order = ReductionOrder::rank);
+
+/// Where the numbers of a run leave those of the right one, in program order: for each named tensor
+/// the first rank with a token row that differs, or is not finite, or is not there. Rows are judged
+/// where `views`, of the right run, says that they are tokens; equal means to `tolerance` of the
+/// largest value of the tensor.
+std::vector<Finding> number_findings(const ViewRunResult& views, const ParallelConfig& parallel,
+                                     const NumberRunResult& right, const NumberRunResult& wrong,
+                                     double tolerance);
+
+}  // namespace tokenview
