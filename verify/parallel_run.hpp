@@ -139,7 +139,8 @@ class RankProgram {
 
   /// Recurrent states go back to the last accepted row. Source: vllm gdn_attn.py.
   void commit(const Batch& batch, const std::vector<std::int32_t>& rejected) {
-    if (!batch.keep_states || rejected.empty() || !rank_.gate("commits_accepted", true)) return;
+    if (!run_.target_runs || !batch.keep_states || rejected.empty()) return;
+    if (!rank_.gate("commits_accepted", true)) return;
     for (LayerState<Ops>& layer : state_.layers)
       for (std::size_t s = 0; layer.gdn && s < rejected.size(); ++s)
         if (const std::int32_t rows = batch.query_start_loc[s + 1] - batch.query_start_loc[s];
