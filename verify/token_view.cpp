@@ -26,6 +26,19 @@ std::string prefix_of(const RowRun& run, std::int32_t step) {
 
 }  // namespace
 
+const Rows::Runs& Rows::no_runs() {
+  static const Runs none;
+  return none;
+}
+
+Rows::Shared& Rows::own() {
+  if (!shared_)
+    shared_ = new Shared;
+  else if (shared_->owners > 1)
+    shared_ = new Shared{shared_->runs, shared_->size, 0};
+  return *shared_;
+}
+
 void Rows::append(RowRun run) {
   if (run.count <= 0) return;
   if (run.kind != RowKind::token) {
@@ -33,17 +46,29 @@ void Rows::append(RowRun run) {
     run.dp = 0;
   }
   if (run.kind != RowKind::pad) run.content = PadContent::zero;
-  size_ += run.count;
-  if (!runs_.empty() && continues(runs_.back(), run))
-    runs_.back().count += run.count;
+  Shared& shared = own();
+  shared.size += run.count;
+  if (!shared.runs.empty() && continues(shared.runs.back(), run))
+    shared.runs.back().count += run.count;
   else
-    runs_.push_back(run);
+    shared.runs.push_back(run);
+}
+
+void Rows::append(const Rows& rows) {
+  if (!shared_) {
+    shared_ = rows.shared_;
+    return;
+  }
+  const boost::intrusive_ptr<Shared> added = rows.shared_;  // stays, whoever owns it
+  if (!added) return;
+  for (const RowRun& run : added->runs) append(run);
 }
 
 Rows Rows::slice(std::int64_t begin, std::int64_t end) const {
+  if (begin <= 0 && end >= size()) return *this;
   Rows part;
   std::int64_t at = 0;
-  for (RowRun run : runs_) {
+  for (RowRun run : runs()) {
     const std::int64_t from = std::max(begin, at), to = std::min(end, at + run.count);
     at += run.count;
     if (from >= to) continue;
@@ -55,7 +80,7 @@ Rows Rows::slice(std::int64_t begin, std::int64_t end) const {
 }
 
 RowRun Rows::at(std::int64_t index) const {
-  for (RowRun run : runs_) {
+  for (RowRun run : runs()) {
     if (index < run.count) {
       if (run.kind == RowKind::token) run.first += std::int32_t(index);
       run.count = 1;
@@ -68,7 +93,7 @@ RowRun Rows::at(std::int64_t index) const {
 
 std::int64_t Rows::count(RowKind kind) const {
   std::int64_t total = 0;
-  for (const RowRun& run : runs_) total += run.kind == kind ? run.count : 0;
+  for (const RowRun& run : runs()) total += run.kind == kind ? run.count : 0;
   return total;
 }
 
