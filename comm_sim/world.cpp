@@ -17,6 +17,10 @@ std::int64_t total(std::span<const std::int64_t> sizes) {
   return std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
 }
 
+bool same(const ElementType& a, const ElementType& b) {
+  return a.name == b.name || std::string_view(a.name) == b.name;
+}
+
 std::string list(std::span<const std::int64_t> sizes) {
   std::string words = "[";
   for (std::size_t i = 0; i < sizes.size(); ++i)
@@ -140,24 +144,21 @@ std::int64_t Group::place_of(std::int64_t world_rank) const {
 }
 
 std::string Group::mismatch() const {
-  const CollectiveCall& first = arrivals_.front().call;
-  const auto differ = [&](auto&& part) {
-    return std::ranges::any_of(arrivals_,
-                               [&](const Arrival& a) { return part(a.call) != part(first); });
-  };
-  using Call = const CollectiveCall&;
   using enum CollectiveOp;
-  if (differ([](Call call) { return call.op; })) return "ranks differ in the operation";
-  if (differ([](Call call) { return call.tensor_type; }) ||
-      differ([](Call call) { return std::string_view(call.element.name); }))
-    return "ranks differ in the element type";
-  if (differ([](Call call) { return call.axis; })) return "ranks differ in the axis";
-  if (differ([](Call call) { return call.peer; })) return "ranks differ in the root";
-  if (differ([](Call call) { return call.cols; })) return "ranks differ in the element count";
-  if (first.op == all_gather_v || first.op == reduce_scatter_v || first.op == all_to_all_v)
-    return size_mismatch();
-
-  if (differ([](Call call) { return call.rows; })) return "ranks differ in the element count";
+  const CollectiveCall& first = arrivals_.front().call;
+  const bool sized =
+      first.op == all_gather_v || first.op == reduce_scatter_v || first.op == all_to_all_v;
+  for (const Arrival& arrival : arrivals_) {
+    const CollectiveCall& call = arrival.call;
+    if (call.op != first.op) return "ranks differ in the operation";
+    if (call.tensor_type != first.tensor_type || !same(call.element, first.element))
+      return "ranks differ in the element type";
+    if (call.axis != first.axis) return "ranks differ in the axis";
+    if (call.peer != first.peer) return "ranks differ in the root";
+    if (call.cols != first.cols || (call.rows != first.rows && !sized))
+      return "ranks differ in the element count";
+  }
+  if (sized) return size_mismatch();
   if (first.op == broadcast && (first.peer < 0 || first.peer >= size()))
     return text("root ", first.peer, " of ", size(), " ranks");
   const std::int64_t extent = first.axis == Axis::rows ? first.rows : first.cols;
@@ -200,8 +201,7 @@ std::string Group::size_mismatch() const {
 std::string Group::mismatch(std::size_t sender, std::size_t receiver) const {
   const CollectiveCall& sent = arrivals_[sender].call;
   const CollectiveCall& expected = arrivals_[receiver].call;
-  if (sent.tensor_type != expected.tensor_type ||
-      std::string_view(sent.element.name) != expected.element.name)
+  if (sent.tensor_type != expected.tensor_type || !same(sent.element, expected.element))
     return text("rank ", sender, " sends ", sent.element.name, " to rank ", receiver,
                 ", which expects ", expected.element.name);
   if ((expected.rows >= 0 && expected.rows != sent.rows) ||
