@@ -63,7 +63,7 @@ class Array {
   static T* allocate(std::size_t bytes) {
     constexpr std::size_t line = 64;
     void* data = bytes < 1024 * line ? std::malloc(std::max<std::size_t>(bytes, 1))
-                                   : std::aligned_alloc(line, (bytes + line - 1) / line * line);
+                                     : std::aligned_alloc(line, (bytes + line - 1) / line * line);
     if (data == nullptr) throw std::bad_alloc();
     return static_cast<T*>(data);
   }
