@@ -12,24 +12,15 @@
 namespace tokenview::bench {
 namespace {
 
-double by_mpi(std::string_view op, int rank, int ranks, std::int64_t bytes) {
-  const int size = int(bytes / std::int64_t(sizeof(float)));
-  const std::vector<float> in(std::size_t(size), float(rank + 1));
-  std::vector<float> out(static_cast<std::size_t>(size));
+/// Median seconds of a call, that all ranks make.
+template <class Call>
+double measure(Call call_once) {
   std::vector<double> seconds;
   std::int64_t calls = 1;
   for (int batch = -1; batch < num_batches; ++batch) {  // the first finds the size of the others
     MPI_Barrier(MPI_COMM_WORLD);
     const double start = now();
-    for (std::int64_t call = 0; call < calls; ++call)
-      if (op == "all_reduce")
-        MPI_Allreduce(in.data(), out.data(), size, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
-      else if (op == "reduce_scatter")
-        MPI_Reduce_scatter_block(in.data(), out.data(), size / ranks, MPI_FLOAT, MPI_SUM,
-                                 MPI_COMM_WORLD);
-      else
-        MPI_Allgather(in.data(), size / ranks, MPI_FLOAT, out.data(), size / ranks, MPI_FLOAT,
-                      MPI_COMM_WORLD);
+    for (std::int64_t call = 0; call < calls; ++call) call_once();
     MPI_Barrier(MPI_COMM_WORLD);
     const double each = (now() - start) / double(calls);
     if (batch >= 0) seconds.push_back(each);
@@ -37,6 +28,28 @@ double by_mpi(std::string_view op, int rank, int ranks, std::int64_t bytes) {
     MPI_Bcast(&calls, 1, MPI_INT64_T, 0, MPI_COMM_WORLD);
   }
   return median(seconds);
+}
+
+double by_mpi(std::string_view op, int rank, int ranks, std::int64_t bytes) {
+  const int size = int(bytes / std::int64_t(sizeof(float))), part = size / ranks;
+  const std::vector<float> in(std::size_t(size), float(rank + 1));
+  std::vector<float> out(static_cast<std::size_t>(size));
+  if (op == "all_reduce")
+    return measure(
+        [&] { MPI_Allreduce(in.data(), out.data(), size, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD); });
+  if (op == "all_gather")
+    return measure([&] {
+      MPI_Allgather(in.data(), part, MPI_FLOAT, out.data(), part, MPI_FLOAT, MPI_COMM_WORLD);
+    });
+  // There are two forms, and which one is faster depends on the size.
+  const std::vector<int> parts(std::size_t(ranks), part);
+  const double equal = measure([&] {
+    MPI_Reduce_scatter_block(in.data(), out.data(), part, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+  });
+  const double by_counts = measure([&] {
+    MPI_Reduce_scatter(in.data(), out.data(), parts.data(), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+  });
+  return std::min(equal, by_counts);
 }
 
 void run() {

@@ -6,6 +6,7 @@
 #include "reference/program/array_algebra.hpp"
 
 namespace tokenview {
+
 template <class T>
 ElementType ArrayOps<T>::element_type(const Tensor&) const {
   if constexpr (std::is_same_v<T, float>) return {"float32", 4};

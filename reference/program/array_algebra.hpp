@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <algorithm>
+#include <concepts>
 #include <cstdint>
 #include <cstring>
 #include <span>
@@ -73,7 +74,8 @@ void stream_line(T* to, const Line<T>& line) {
 }
 
 /// The sum of n elements of `parts` from element `from` on, in the order given, by add(a, b), into
-/// every one of `results` from element `at` on.
+/// every one of `results` from element `at` on. `streamed`: results go around the cache where they
+/// are aligned.
 template <class A, class Add>
 void add_to_all(std::span<const A* const> parts, std::int64_t from, std::int64_t n,
                 std::span<A* const> results, std::int64_t at, Add add,
