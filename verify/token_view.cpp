@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <new>
+#include <vector>
 
 #include "reference/program/error.hpp"
 
@@ -25,6 +27,34 @@ std::string prefix_of(const RowRun& run, std::int32_t step) {
 }
 
 }  // namespace
+
+namespace {
+
+/// Memory that was given back on this thread.
+struct FreeList {
+  std::vector<void*> blocks;
+  ~FreeList() {
+    for (void* block : blocks) ::operator delete(block);
+  }
+};
+thread_local FreeList free_list;
+constexpr std::size_t most_kept = 4096;
+
+}  // namespace
+
+void* Rows::Shared::operator new(std::size_t size) {
+  if (free_list.blocks.empty()) return ::operator new(size);
+  void* const block = free_list.blocks.back();
+  free_list.blocks.pop_back();
+  return block;
+}
+
+void Rows::Shared::operator delete(void* memory) {
+  if (free_list.blocks.size() < most_kept)
+    free_list.blocks.push_back(memory);
+  else
+    ::operator delete(memory);
+}
 
 const Rows::Runs& Rows::no_runs() {
   static const Runs none;
@@ -232,17 +262,14 @@ Completeness Completeness::summand(std::int64_t index, std::int64_t size) {
   return sum;
 }
 
-bool Completeness::add(const Completeness& other) {
+bool Completeness::count_in(const Completeness& other) {
   if (size_ != other.size_ || divisor_ != other.divisor_) return false;
   for (std::int32_t i = 0; i < size_; ++i)
     counts_[std::size_t(i)] =
         std::uint8_t(std::min(255, int(counts_[std::size_t(i)]) + other.counts_[std::size_t(i)]));
-  normalise();
   return true;
 }
 
-/// Summands that repeat with a shorter period are summands of fewer ranks: a value of which every
-/// dp rank's part is contained is one over tp alone.
 void Completeness::normalise() {
   for (std::int32_t period = 1; period < size_; ++period) {
     if (size_ % period != 0) continue;

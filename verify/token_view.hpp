@@ -75,6 +75,9 @@ class Rows {
     std::int64_t size = 0;
     std::int32_t owners = 0;
 
+    // Made and dropped by the thousand: kept for the next one, a list a thread.
+    static void* operator new(std::size_t size);
+    static void operator delete(void* memory);
     friend void intrusive_ptr_add_ref(Shared* shared) { ++shared->owners; }
     friend void intrusive_ptr_release(Shared* shared) {
       if (--shared->owners == 0) delete shared;
@@ -126,13 +129,22 @@ class Completeness {
 
   /// Adds what `other` contains; false when the two do not count the same summands (a complete
   /// value and a partial one, say): then the sum has no meaning as a multiple of the true value.
-  bool add(const Completeness& other);
+  bool add(const Completeness& other) {
+    if (!count_in(other)) return false;
+    normalise();
+    return true;
+  }
+
+  /// The same, to be normalised when all are added.
+  bool count_in(const Completeness& other);
+
+  /// Summands that repeat with a shorter period are summands of fewer ranks: a value of which every
+  /// dp rank's part is contained is one over tp alone.
+  void normalise();
 
   bool operator==(const Completeness&) const = default;
 
  private:
-  void normalise();
-
   std::array<std::uint8_t, max_summands> counts_{1};
   std::int32_t size_ = 1;
   std::int32_t divisor_ = 1;

@@ -444,9 +444,10 @@ ViewOps::Tensor ViewOps::sum(std::span<const Tensor* const> parts, Axis axis, st
     require_rows("sum", "parts", total.rows, part.rows, part.origin);
     require_clean_pads("sum", "parts", part);
     total.rows = mixed(total.rows, part.rows);
-    if (!total.sum.add(part.sum))
+    if (!total.sum.count_in(part.sum))
       find(FindingKind::completeness, "sum", "parts", to_string(total.sum), to_string(part.sum));
   }
+  total.sum.normalise();
   if (parts.size() > 1 && total.rows.size() > 0 && !total.sum.is_complete() &&
       !total.sum.is_partial())
     find(FindingKind::completeness, "sum", "result", "complete", to_string(total.sum));
