@@ -6,19 +6,6 @@
 #include "reference/program/array_algebra.hpp"
 
 namespace tokenview {
-namespace {
-
-template <class T>
-T add(T x, T y) {
-  if constexpr (std::is_same_v<T, Bfloat16>) return Bfloat16(float(x) + float(y));
-  if constexpr (std::is_floating_point_v<T>) return x + y;
-  if constexpr (std::is_integral_v<T>) {
-    using Wrapping = std::make_unsigned_t<T>;
-    return T(Wrapping(x) + Wrapping(y));
-  }
-}
-
-}  // namespace
 
 template <class T>
 ElementType ArrayOps<T>::element_type(const Tensor&) const {
@@ -53,7 +40,7 @@ Array<T> ArrayOps<T>::concat(std::span<const Tensor* const> parts, Axis axis) co
 template <class T>
 void ArrayOps<T>::sum(std::span<const Tensor* const> parts, Axis axis, std::int64_t begin,
                       std::int64_t end, std::span<Tensor* const> results) const {
-  array_algebra::sum(parts, axis, begin, end, results, [](T x, T y) { return add(x, y); });
+  array_algebra::sum(parts, axis, begin, end, results, array_algebra::Plus{});
 }
 
 template <class T>

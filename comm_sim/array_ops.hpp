@@ -2,8 +2,11 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
+#include <new>
 #include <span>
+#include <type_traits>
 #include <utility>
 
 #include "reference/program/bfloat16.hpp"
@@ -11,9 +14,12 @@
 
 namespace tokenview {
 
-/// A row-major [rows, cols] array. New elements are not initialised: a result is written once.
+/// A row-major [rows, cols] array. New elements are not initialised: a
+/// result is written once.
 template <class T>
 class Array {
+  static_assert(std::is_trivially_copyable_v<T>);
+
  public:
   Array() = default;
   Array(std::int64_t rows, std::int64_t cols) { resize(rows, cols); }
@@ -28,8 +34,7 @@ class Array {
 
   /// Another shape; the elements are lost.
   void resize(std::int64_t rows, std::int64_t cols) {
-    if (rows * cols != size())
-      data_ = std::make_unique_for_overwrite<T[]>(std::size_t(rows * cols));
+    if (rows * cols != size()) data_.reset(allocate(std::size_t(rows * cols) * sizeof(T)));
     rows_ = rows;
     cols_ = cols;
   }
@@ -51,6 +56,17 @@ class Array {
   }
 
  private:
+  struct Free {
+    void operator()(T* data) const { std::free(data); }
+  };
+  /// Aligned to cache lines where that matters: it costs more than a small array does.
+  static T* allocate(std::size_t bytes) {
+    constexpr std::size_t line = 64;
+    void* data = bytes < 1024 * line ? std::malloc(std::max<std::size_t>(bytes, 1))
+                                     : std::aligned_alloc(line, (bytes + line - 1) / line * line);
+    if (data == nullptr) throw std::bad_alloc();
+    return static_cast<T*>(data);
+  }
   void swap(Array& other) noexcept {
     std::swap(rows_, other.rows_);
     std::swap(cols_, other.cols_);
@@ -58,7 +74,7 @@ class Array {
   }
 
   std::int64_t rows_ = 0, cols_ = 0;
-  std::unique_ptr<T[]> data_;
+  std::unique_ptr<T[], Free> data_;
 };
 
 /// The algebra of collectives, and nothing else, on arrays of float, double, std::int32_t,

@@ -17,6 +17,10 @@ std::int64_t total(std::span<const std::int64_t> sizes) {
   return std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
 }
 
+bool same(const ElementType& a, const ElementType& b) {
+  return a.name == b.name || std::string_view(a.name) == b.name;
+}
+
 std::string list(std::span<const std::int64_t> sizes) {
   std::string words = "[";
   for (std::size_t i = 0; i < sizes.size(); ++i)
@@ -140,24 +144,21 @@ std::int64_t Group::place_of(std::int64_t world_rank) const {
 }
 
 std::string Group::mismatch() const {
-  const CollectiveCall& first = arrivals_.front().call;
-  const auto differ = [&](auto&& part) {
-    return std::ranges::any_of(arrivals_,
-                               [&](const Arrival& a) { return part(a.call) != part(first); });
-  };
-  using Call = const CollectiveCall&;
   using enum CollectiveOp;
-  if (differ([](Call call) { return call.op; })) return "ranks differ in the operation";
-  if (differ([](Call call) { return call.tensor_type; }) ||
-      differ([](Call call) { return std::string_view(call.element.name); }))
-    return "ranks differ in the element type";
-  if (differ([](Call call) { return call.axis; })) return "ranks differ in the axis";
-  if (differ([](Call call) { return call.peer; })) return "ranks differ in the root";
-  if (differ([](Call call) { return call.cols; })) return "ranks differ in the element count";
-  if (first.op == all_gather_v || first.op == reduce_scatter_v || first.op == all_to_all_v)
-    return size_mismatch();
-
-  if (differ([](Call call) { return call.rows; })) return "ranks differ in the element count";
+  const CollectiveCall& first = *arrivals_.front().call;
+  const bool sized =
+      first.op == all_gather_v || first.op == reduce_scatter_v || first.op == all_to_all_v;
+  for (const Arrival& arrival : arrivals_) {
+    const CollectiveCall& call = *arrival.call;
+    if (call.op != first.op) return "ranks differ in the operation";
+    if (call.tensor_type != first.tensor_type || !same(call.element, first.element))
+      return "ranks differ in the element type";
+    if (call.axis != first.axis) return "ranks differ in the axis";
+    if (call.peer != first.peer) return "ranks differ in the root";
+    if (call.cols != first.cols || (call.rows != first.rows && !sized))
+      return "ranks differ in the element count";
+  }
+  if (sized) return size_mismatch();
   if (first.op == broadcast && (first.peer < 0 || first.peer >= size()))
     return text("root ", first.peer, " of ", size(), " ranks");
   const std::int64_t extent = first.axis == Axis::rows ? first.rows : first.cols;
@@ -169,11 +170,11 @@ std::string Group::mismatch() const {
 }
 
 std::string Group::size_mismatch() const {
-  const CollectiveCall& first = arrivals_.front().call;
+  const CollectiveCall& first = *arrivals_.front().call;
   const bool exchanges = first.op == CollectiveOp::all_to_all_v;
   const auto ranks = std::size_t(size());
   for (const Arrival& arrival : arrivals_) {
-    const CollectiveCall& call = arrival.call;
+    const CollectiveCall& call = *arrival.call;
     if (call.sizes.size() != ranks || (exchanges && call.from.size() != ranks))
       return text("the sizes name ",
                   call.sizes.size() != ranks ? call.sizes.size() : call.from.size(), " ranks of ",
@@ -184,24 +185,23 @@ std::string Group::size_mismatch() const {
       if (rows < 0) return text("a size of ", rows, " rows");
   }
   for (std::size_t i = 0; i < ranks; ++i) {
-    const CollectiveCall& call = arrivals_[i].call;
+    const CollectiveCall& call = *arrivals_[i].call;
     const std::int64_t expected =
         first.op == CollectiveOp::all_gather_v ? call.sizes[i] : total(call.sizes);
     if (call.rows != expected)
       return text("rank ", i, " brought ", call.rows, " rows, its size says ", expected);
     for (std::size_t j = 0; exchanges && j < ranks; ++j)
-      if (call.sizes[j] != arrivals_[j].call.from[i])
+      if (call.sizes[j] != arrivals_[j].call->from[i])
         return text("rank ", i, " sends ", call.sizes[j], " rows to rank ", j, ", which expects ",
-                    arrivals_[j].call.from[i]);
+                    arrivals_[j].call->from[i]);
   }
   return {};
 }
 
 std::string Group::mismatch(std::size_t sender, std::size_t receiver) const {
-  const CollectiveCall& sent = arrivals_[sender].call;
-  const CollectiveCall& expected = arrivals_[receiver].call;
-  if (sent.tensor_type != expected.tensor_type ||
-      std::string_view(sent.element.name) != expected.element.name)
+  const CollectiveCall& sent = *arrivals_[sender].call;
+  const CollectiveCall& expected = *arrivals_[receiver].call;
+  if (sent.tensor_type != expected.tensor_type || !same(sent.element, expected.element))
     return text("rank ", sender, " sends ", sent.element.name, " to rank ", receiver,
                 ", which expects ", expected.element.name);
   if ((expected.rows >= 0 && expected.rows != sent.rows) ||
@@ -216,7 +216,7 @@ std::string Group::describe() const {
     const Arrival& arrival = arrivals_[i];
     lines += text("\n  ", name_, '=', i, " (rank ", members_[i], ") ");
     if (arrival.here)
-      lines += text("call ", arrival.sequence, ": ", in_words(arrival.call), " in ",
+      lines += text("call ", arrival.sequence, ": ", in_words(*arrival.call), " in ",
                     arrival.module == nullptr ? "?" : arrival.module->str());
     else
       lines += text(world_.ranks_[std::size_t(members_[i])]->ended() ? "has ended" : "is elsewhere",
@@ -230,7 +230,7 @@ void Group::arrive(std::size_t place, const CollectiveCall& call, const ModulePa
   if (!failure_.empty()) throw CommError(failure_);
   Arrival& arrival = arrivals_[place];
   arrival.here = true;
-  arrival.call = call;
+  arrival.call = &call;
   arrival.module = module;
   ++arrival.sequence;
   operands_[place] = operand;
@@ -262,7 +262,7 @@ void Group::meet(std::int64_t place, const CollectiveCall& call, const ModulePat
   if (++num_met_ < size()) return wait(mine);
 
   if (const std::string problem = mismatch(); !problem.empty()) fail(mine, problem);
-  complete(arrivals_.front().call, operands_);
+  complete(*arrivals_.front().call, operands_);
   num_met_ = 0;
   for (std::size_t i = 0; i < arrivals_.size(); ++i) {
     count(i);
@@ -282,12 +282,12 @@ void Group::pass(std::int64_t place, const CollectiveCall& call, const ModulePat
   const auto peer = std::size_t(call.peer);
   const Arrival& other = arrivals_[peer];
   const CollectiveOp other_end = sends ? CollectiveOp::recv : CollectiveOp::send;
-  if (!other.here || other.call.op != other_end || other.call.peer != place) return wait(mine);
+  if (!other.here || other.call->op != other_end || other.call->peer != place) return wait(mine);
 
   const std::size_t sender = sends ? mine : peer, receiver = sends ? peer : mine;
   if (const std::string problem = mismatch(sender, receiver); !problem.empty()) fail(mine, problem);
   const std::array operands{operands_[sender], operands_[receiver]};
-  complete(arrivals_[sender].call, operands);
+  complete(*arrivals_[sender].call, operands);
   count(mine);
   count(peer);
   release(peer);
@@ -296,10 +296,10 @@ void Group::pass(std::int64_t place, const CollectiveCall& call, const ModulePat
 
 void Group::count(std::size_t place) {
   Arrival& arrival = arrivals_[place];
-  const Traffic sent = ring_traffic(arrival.call, std::int64_t(place), size());
+  const Traffic sent = ring_traffic(*arrival.call, std::int64_t(place), size());
   arrival.traffic += sent;
   if (world_.log_ != nullptr && members_[place] == 0)
-    world_.log_->push_back({to_string(arrival.call.op), name_,
+    world_.log_->push_back({to_string(arrival.call->op), name_,
                             arrival.module == nullptr ? "" : arrival.module->str(), sent.elements});
 }
 

@@ -104,7 +104,7 @@ class Group {
   friend class World;
   struct Arrival {
     bool here = false;
-    CollectiveCall call;
+    const CollectiveCall* call = nullptr;  // on the stack of the rank, which waits
     const ModulePath* module = nullptr;
     std::int64_t sequence = 0;  // of this rank's calls on this group
     Traffic traffic;

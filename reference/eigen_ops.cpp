@@ -299,7 +299,7 @@ template <class S>
 void EigenOps<S>::sum(std::span<const Tensor* const> parts, Axis axis, std::int64_t begin,
                       std::int64_t end, std::span<Tensor* const> results) const {
   if (rounding_ == Rounding::none)
-    array_algebra::sum(parts, axis, begin, end, results, [](S x, S y) { return x + y; });
+    array_algebra::sum(parts, axis, begin, end, results, array_algebra::Plus{});
   else
     array_algebra::sum(parts, axis, begin, end, results,
                        [this](S x, S y) { return rounded(x + y); });

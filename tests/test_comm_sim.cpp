@@ -563,6 +563,27 @@ BOOST_AUTO_TEST_CASE(sums_of_more_than_one_block_are_exact_up_to_the_last_elemen
   });
 }
 
+BOOST_AUTO_TEST_CASE_TEMPLATE(results_that_go_around_the_cache_are_exact, T, Types) {
+  // 3 x 2100007 elements of each rank: more than the cache is used for, and no whole line at the
+  // end.
+  const std::int64_t size = 3, cols = 2100007;
+  const auto value = [](std::int64_t i, std::int64_t rank) { return (i % 50) + 1 + rank; };
+  run_ranks(ArrayOps<T>{}, size, [&](SimComm<ArrayOps<T>>& comm) {
+    Array<T> x(size, cols);
+    for (std::int64_t i = 0; i < x.size(); ++i) x.data()[i] = element<T>(value(i, comm.rank()));
+    const auto first_wrong = [&](const Array<T>& found) {
+      for (std::int64_t i = 0; i < found.size(); ++i)
+        if (found.data()[i] != element<T>(3 * value(i, 1))) return i;
+      return std::int64_t{-1};
+    };
+    BOOST_TEST(first_wrong(comm.all_reduce(x)) == -1);
+    const Array<T> part = comm.reduce_scatter(x, Axis::rows);
+    BOOST_TEST(part.rows() == 1);
+    BOOST_TEST(first_wrong(comm.all_gather(part, Axis::rows)) == -1);
+    return 0;
+  });
+}
+
 BOOST_AUTO_TEST_CASE(a_bfloat16_sum_is_rounded_after_every_addition) {
   // 256 + 1 is halfway between two bfloat16 and goes to the even one, so ones are lost one by one;
   // rounding once, at the end, would keep them.

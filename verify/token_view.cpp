@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <new>
+#include <vector>
 
 #include "reference/program/error.hpp"
 
@@ -26,6 +28,47 @@ std::string prefix_of(const RowRun& run, std::int32_t step) {
 
 }  // namespace
 
+namespace {
+
+/// Memory that was given back on this thread.
+struct FreeList {
+  std::vector<void*> blocks;
+  ~FreeList() {
+    for (void* block : blocks) ::operator delete(block);
+  }
+};
+thread_local FreeList free_list;
+constexpr std::size_t most_kept = 4096;
+
+}  // namespace
+
+void* Rows::Shared::operator new(std::size_t size) {
+  if (free_list.blocks.empty()) return ::operator new(size);
+  void* const block = free_list.blocks.back();
+  free_list.blocks.pop_back();
+  return block;
+}
+
+void Rows::Shared::operator delete(void* memory) {
+  if (free_list.blocks.size() < most_kept)
+    free_list.blocks.push_back(memory);
+  else
+    ::operator delete(memory);
+}
+
+const Rows::Runs& Rows::no_runs() {
+  static const Runs none;
+  return none;
+}
+
+Rows::Shared& Rows::own() {
+  if (!shared_)
+    shared_ = new Shared;
+  else if (shared_->owners > 1)
+    shared_ = new Shared{shared_->runs, shared_->size, 0};
+  return *shared_;
+}
+
 void Rows::append(RowRun run) {
   if (run.count <= 0) return;
   if (run.kind != RowKind::token) {
@@ -33,17 +76,29 @@ void Rows::append(RowRun run) {
     run.dp = 0;
   }
   if (run.kind != RowKind::pad) run.content = PadContent::zero;
-  size_ += run.count;
-  if (!runs_.empty() && continues(runs_.back(), run))
-    runs_.back().count += run.count;
+  Shared& shared = own();
+  shared.size += run.count;
+  if (!shared.runs.empty() && continues(shared.runs.back(), run))
+    shared.runs.back().count += run.count;
   else
-    runs_.push_back(run);
+    shared.runs.push_back(run);
+}
+
+void Rows::append(const Rows& rows) {
+  if (!shared_) {
+    shared_ = rows.shared_;
+    return;
+  }
+  const boost::intrusive_ptr<Shared> added = rows.shared_;  // stays, whoever owns it
+  if (!added) return;
+  for (const RowRun& run : added->runs) append(run);
 }
 
 Rows Rows::slice(std::int64_t begin, std::int64_t end) const {
+  if (begin <= 0 && end >= size()) return *this;
   Rows part;
   std::int64_t at = 0;
-  for (RowRun run : runs_) {
+  for (RowRun run : runs()) {
     const std::int64_t from = std::max(begin, at), to = std::min(end, at + run.count);
     at += run.count;
     if (from >= to) continue;
@@ -55,7 +110,7 @@ Rows Rows::slice(std::int64_t begin, std::int64_t end) const {
 }
 
 RowRun Rows::at(std::int64_t index) const {
-  for (RowRun run : runs_) {
+  for (RowRun run : runs()) {
     if (index < run.count) {
       if (run.kind == RowKind::token) run.first += std::int32_t(index);
       run.count = 1;
@@ -68,7 +123,7 @@ RowRun Rows::at(std::int64_t index) const {
 
 std::int64_t Rows::count(RowKind kind) const {
   std::int64_t total = 0;
-  for (const RowRun& run : runs_) total += run.kind == kind ? run.count : 0;
+  for (const RowRun& run : runs()) total += run.kind == kind ? run.count : 0;
   return total;
 }
 
@@ -207,17 +262,14 @@ Completeness Completeness::summand(std::int64_t index, std::int64_t size) {
   return sum;
 }
 
-bool Completeness::add(const Completeness& other) {
+bool Completeness::count_in(const Completeness& other) {
   if (size_ != other.size_ || divisor_ != other.divisor_) return false;
   for (std::int32_t i = 0; i < size_; ++i)
     counts_[std::size_t(i)] =
         std::uint8_t(std::min(255, int(counts_[std::size_t(i)]) + other.counts_[std::size_t(i)]));
-  normalise();
   return true;
 }
 
-/// Summands that repeat with a shorter period are summands of fewer ranks: a value of which every
-/// dp rank's part is contained is one over tp alone.
 void Completeness::normalise() {
   for (std::int32_t period = 1; period < size_; ++period) {
     if (size_ % period != 0) continue;

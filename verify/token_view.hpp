@@ -2,6 +2,7 @@
 #pragma once
 #include <array>
 #include <boost/container/small_vector.hpp>
+#include <boost/smart_ptr/intrusive_ptr.hpp>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -35,9 +36,12 @@ struct RowRun {
 };
 
 /// The rows of a tensor in order, run-length encoded; neighbouring runs that continue each other
-/// are one, so equal rows have equal encodings.
+/// are one, so equal rows have equal encodings. Copies share their runs until one of them changes:
+/// copies that go to several threads must be handed over whole.
 class Rows {
  public:
+  using Runs = boost::container::small_vector<RowRun, 4>;
+
   Rows() = default;
   static Rows tokens(std::int64_t count, std::int16_t dp = 0, std::int32_t step = 0) {
     Rows rows;
@@ -45,12 +49,10 @@ class Rows {
     return rows;
   }
 
-  std::int64_t size() const { return size_; }
-  const auto& runs() const { return runs_; }
+  std::int64_t size() const { return shared_ ? shared_->size : 0; }
+  const Runs& runs() const { return shared_ ? shared_->runs : no_runs(); }
   void append(RowRun run);
-  void append(const Rows& rows) {
-    for (const RowRun& run : rows.runs_) append(run);
-  }
+  void append(const Rows& rows);
   void append_pads(std::int64_t count, PadContent content = PadContent::zero) {
     append({0, std::int32_t(count), 0, RowKind::pad, content, 0});
   }
@@ -63,11 +65,28 @@ class Rows {
 
   std::int64_t count(RowKind kind) const;
 
-  bool operator==(const Rows& other) const { return size_ == other.size_ && runs_ == other.runs_; }
+  bool operator==(const Rows& other) const {
+    return shared_ == other.shared_ || (size() == other.size() && runs() == other.runs());
+  }
 
  private:
-  boost::container::small_vector<RowRun, 4> runs_;
-  std::int64_t size_ = 0;
+  struct Shared {
+    Runs runs;
+    std::int64_t size = 0;
+    std::int32_t owners = 0;
+
+    // Made and dropped by the thousand: kept for the next one, a list a thread.
+    static void* operator new(std::size_t size);
+    static void operator delete(void* memory);
+    friend void intrusive_ptr_add_ref(Shared* shared) { ++shared->owners; }
+    friend void intrusive_ptr_release(Shared* shared) {
+      if (--shared->owners == 0) delete shared;
+    }
+  };
+  static const Runs& no_runs();
+  Shared& own();  // not shared with a copy
+
+  boost::intrusive_ptr<Shared> shared_;  // null: no rows
 };
 
 /// Equal but for what their pads hold.
@@ -110,13 +129,22 @@ class Completeness {
 
   /// Adds what `other` contains; false when the two do not count the same summands (a complete
   /// value and a partial one, say): then the sum has no meaning as a multiple of the true value.
-  bool add(const Completeness& other);
+  bool add(const Completeness& other) {
+    if (!count_in(other)) return false;
+    normalise();
+    return true;
+  }
+
+  /// The same, to be normalised when all are added.
+  bool count_in(const Completeness& other);
+
+  /// Summands that repeat with a shorter period are summands of fewer ranks: a value of which every
+  /// dp rank's part is contained is one over tp alone.
+  void normalise();
 
   bool operator==(const Completeness&) const = default;
 
  private:
-  void normalise();
-
   std::array<std::uint8_t, max_summands> counts_{1};
   std::int32_t size_ = 1;
   std::int32_t divisor_ = 1;

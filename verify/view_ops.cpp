@@ -27,13 +27,13 @@ void ViewOps::find(FindingKind kind, const char* operation, const char* tensor,
 }
 
 void ViewOps::made_by(Tensor& x, const char* op, const std::string& group) const {
-  if (!x.sums.empty() && !std::string_view(op).starts_with("all_to_all")) {
-    find(FindingKind::completeness, op, "parts", to_string(x.sums.front()),
-         to_string(x.sums.back()));
-    x.sums.clear();
+  if (x.sums && !std::string_view(op).starts_with("all_to_all")) {
+    find(FindingKind::completeness, op, "parts", to_string(x.sums->front()),
+         to_string(x.sums->back()));
+    x.sums.reset();
   }
   // A sum and a join keep, or complete, the rows; what scatters them cut its parts a moment ago.
-  if (!std::string_view(op).starts_with("reduce_scatter") || x.origin < 0) return;
+  if (x.origin < 0 || !std::string_view(op).starts_with("reduce_scatter")) return;
   std::string& origin = (*origins_)[std::size_t(x.origin)];
   if (origin == text("chunk in ", module_ == nullptr ? "" : module_->str()))
     origin = text(op, " over ", group, origin.substr(std::string("chunk").size()));
@@ -60,7 +60,11 @@ void ViewOps::require_rows(const char* operation, const char* tensor, const Rows
          first_difference(expected_rows, actual), origin);
 }
 
-Rows ViewOps::expected(const Batch& batch) const {
+const Rows& ViewOps::expected(const Batch& batch) const {
+  Expected& last = last_expected_;
+  if (last.num_tokens == batch.num_tokens() && last.num_real == batch.num_real_tokens() &&
+      last.step == step_ && last.row_tokens == batch.row_tokens)
+    return last.rows;
   Rows rows;
   if (batch.row_tokens.empty()) {
     rows = Rows::tokens(batch.num_real_tokens(), std::int16_t(at_.dp), step_);
@@ -70,7 +74,8 @@ Rows ViewOps::expected(const Batch& batch) const {
           {std::int32_t(token), 1, std::int16_t(at_.dp), RowKind::token, PadContent::zero, step_});
   }
   rows.append_pads(batch.num_tokens() - rows.size(), PadContent::stale);
-  return rows;
+  last = {batch.num_tokens(), batch.num_real_tokens(), step_, batch.row_tokens, std::move(rows)};
+  return last.rows;
 }
 
 ViewOps::Weight ViewOps::load(const WeightSource&, const WeightBlock& block) const {
@@ -397,8 +402,11 @@ ViewOps::Tensor ViewOps::concat(std::span<const Tensor* const> parts, Axis axis)
            text("block ", whole.columns.end, '/', whole.columns.of), name(part));
   }
   if (whole.columns.all()) whole.columns = {};
-  if (axis == Axis::rows && !same_sums)
-    for (const Tensor* part : parts) whole.sums.push_back(part->sum);
+  if (axis == Axis::rows && !same_sums) {
+    std::vector<Completeness> sums;
+    for (const Tensor* part : parts) sums.push_back(part->sum);
+    whole.sums = std::make_shared<const std::vector<Completeness>>(std::move(sums));
+  }
   return whole;
 }
 
@@ -436,9 +444,10 @@ ViewOps::Tensor ViewOps::sum(std::span<const Tensor* const> parts, Axis axis, st
     require_rows("sum", "parts", total.rows, part.rows, part.origin);
     require_clean_pads("sum", "parts", part);
     total.rows = mixed(total.rows, part.rows);
-    if (!total.sum.add(part.sum))
+    if (!total.sum.count_in(part.sum))
       find(FindingKind::completeness, "sum", "parts", to_string(total.sum), to_string(part.sum));
   }
+  total.sum.normalise();
   if (parts.size() > 1 && total.rows.size() > 0 && !total.sum.is_complete() &&
       !total.sum.is_partial())
     find(FindingKind::completeness, "sum", "result", "complete", to_string(total.sum));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
@@ -28,7 +29,8 @@ class ViewOps {
     bool normed = false;            // an RMS norm made it
     std::int16_t flat_part = 0;     // of a flat slice: part flat_part of flat_parts of all elements
     std::int16_t flat_parts = 0;    // 0: rows as they are
-    std::vector<Completeness> sums;  // of equal blocks of rows from the ranks of an all-to-all
+    // Of blocks of rows from the ranks of an all-to-all, where they differ.
+    std::shared_ptr<const std::vector<Completeness>> sums;
   };
   /// For each row the token, or PAD, that the mask says it is.
   struct Mask {
@@ -185,7 +187,7 @@ class ViewOps {
   Routing concat(std::span<const Routing* const> parts, Axis axis) const;
 
   /// The rows that full means for this rank's batch: its tokens, then the runner's pads.
-  Rows expected(const Batch& batch) const;
+  const Rows& expected(const Batch& batch) const;
 
  private:
   void find(FindingKind kind, const char* operation, const char* tensor, std::string expected,
@@ -209,6 +211,14 @@ class ViewOps {
   mutable std::int32_t step_;
   mutable const ModulePath* module_ = nullptr;
   mutable std::int64_t order_ = 0;  // operations so far
+  /// What expected() gave last, and for what: the operations of a pass ask for the same.
+  struct Expected {
+    std::int64_t num_tokens = -1, num_real = 0;
+    std::int32_t step = 0;
+    std::vector<std::int64_t> row_tokens;
+    Rows rows;
+  };
+  mutable Expected last_expected_;
 };
 
 }  // namespace tokenview

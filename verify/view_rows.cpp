@@ -145,9 +145,10 @@ void ViewOps::require_side(const Batch& of_step, const Batch& seen, const char* 
     find(FindingKind::side, what, tensor, in_words(expected_data), in_words(actual));
     return true;
   };
-  if (!same_rows(expected(of_step), expected(seen)))
-    find(FindingKind::side, what, "positions", to_map(expected(of_step), step_),
-         to_map(expected(seen), step_), first_difference(expected(of_step), expected(seen)));
+  const Rows due = expected(of_step), found = expected(seen);
+  if (!same_rows(due, found))
+    find(FindingKind::side, what, "positions", to_map(due, step_), to_map(found, step_),
+         first_difference(due, found));
   else if (!differ("boundaries", of_step.query_start_loc, seen.query_start_loc) &&
            !differ("slots", of_step.slots, seen.slots))
     differ("row counts", of_step.tokens_across_dp, seen.tokens_across_dp);
@@ -223,12 +224,13 @@ ViewOps::Tensor ViewOps::add_rows(const Tensor& x, const std::vector<std::int64_
   for (const RowRun& row : by_row) whole.append(row);
   Tensor out = x;
   out.rows = whole;
-  if (!x.sums.empty()) {
-    out.sum = x.sums.front();
-    for (std::size_t i = 1; i < x.sums.size(); ++i)
-      if (!out.sum.add(x.sums[i]))
-        find(FindingKind::completeness, "add_rows", "x", to_string(out.sum), to_string(x.sums[i]));
-    out.sums.clear();
+  if (x.sums) {
+    out.sum = x.sums->front();
+    for (std::size_t i = 1; i < x.sums->size(); ++i)
+      if (!out.sum.add((*x.sums)[i]))
+        find(FindingKind::completeness, "add_rows", "x", to_string(out.sum),
+             to_string((*x.sums)[i]));
+    out.sums.reset();
   }
   return out;
 }

@@ -22,6 +22,8 @@ struct Bfloat16 {
       : bits(std::uint16_t(std::bit_cast<std::uint32_t>(round_to_bf16(value)) >> 16)) {}
   explicit operator float() const { return std::bit_cast<float>(std::uint32_t(bits) << 16); }
   bool operator==(const Bfloat16&) const = default;  // of the bits
+  /// Added in float, rounded once: as NCCL adds.
+  friend Bfloat16 operator+(Bfloat16 x, Bfloat16 y) { return Bfloat16(float(x) + float(y)); }
 };
 
 }  // namespace tokenview

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// How many parallel configurations are checked in a second: on token views, and with numbers.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "reference/program/presets.hpp"
+#include "reference/program/seeded_weights.hpp"
+#include "verify/number_run.hpp"
+#include "verify/requests.hpp"
+#include "verify/view_run.hpp"
+
+namespace tokenview {
+namespace {
+
+/// Median of `rounds` timings of `body` a call, in microseconds.
+template <class Body>
+double median_microseconds(int rounds, int calls, Body body) {
+  std::vector<double> times;
+  for (int round = 0; round < rounds; ++round) {
+    const auto start = std::chrono::steady_clock::now();
+    for (int call = 0; call < calls; ++call) body();
+    const std::chrono::duration<double, std::micro> elapsed =
+        std::chrono::steady_clock::now() - start;
+    times.push_back(elapsed.count() / calls);
+  }
+  std::ranges::nth_element(times, times.begin() + rounds / 2);
+  return times[std::size_t(rounds) / 2];
+}
+
+void measure(const ModelConfig& config, const ParallelConfig& parallel, ProtocolId protocol) {
+  ParallelRun run{.config = config,
+                  .plan = plan_for(config, parallel, protocol),
+                  .inputs = inputs_of(parse_requests("17", parallel.dp)),
+                  .draft_steps = 1};
+  ViewWeights weights(config);
+  const double views = median_microseconds(9, 200, [&] { run_views(run, false, &weights); });
+  const SeededWeights numbers(config, 1);
+  const double sharded = median_microseconds(5, 2, [&] { run_numbers<float>(run, numbers); });
+  std::printf("tp=%ld dp=%ld protocol %s: views %.1f us (%.0f a second), numbers %.2f ms (%.0f)\n",
+              long(parallel.tp), long(parallel.dp), to_string(run.plan.protocol), views,
+              1e6 / views, sharded / 1e3, 1e6 / sharded);
+}
+
+}  // namespace
+}  // namespace tokenview
+
+int main() {
+  using namespace tokenview;
+  const ModelConfig config = *preset("qwen3.5-moe");
+  std::printf("tiny model, %ld layers + MTP, T = 17, one draft step, one thread\n",
+              long(config.num_hidden_layers));
+  for (const ParallelConfig& parallel :
+       {ParallelConfig{.tp = 4, .dp = 2, .enable_expert_parallel = true},
+        ParallelConfig{.tp = 8, .enable_expert_parallel = true}})
+    for (const ProtocolId protocol : {ProtocolId::S, ProtocolId::A, ProtocolId::C, ProtocolId::D})
+      measure(config, parallel, protocol);
+}
