@@ -57,7 +57,8 @@ typename EigenOps<S>::Tensor EigenOps<S>::embed(const Ids& ids, const Weight& ta
   for (std::size_t t = 0; t < ids.size(); ++t) {
     const std::int64_t row = ids[t] - (first_row == unmasked_vocabulary ? 0 : first_row);
     if (first_row == unmasked_vocabulary && row >= table.packed.out())
-      throw ShapeError(text("embed: id ", row, " is out of range for ", table.packed.out(), " rows"));
+      throw ShapeError(
+          text("embed: id ", row, " is out of range for ", table.packed.out(), " rows"));
     if (row < 0 || row >= table.packed.out()) continue;  // another rank's
     for (std::int64_t i = 0; i < table.packed.in(); ++i)
       out(Eigen::Index(t), i) = table.packed.at(0, row, i);

@@ -10,7 +10,8 @@ namespace tokenview {
 
 template <class S>
 typename EigenOps<S>::Routing EigenOps<S>::pad_rows(const Routing& x, std::int64_t count) const {
-  Routing out{pad_rows(x.weights, count), Matrix<std::int64_t>::Zero(x.ids.rows() + count, x.ids.cols())};
+  Routing out{pad_rows(x.weights, count),
+              Matrix<std::int64_t>::Zero(x.ids.rows() + count, x.ids.cols())};
   out.ids.topRows(x.ids.rows()) = x.ids;
   return out;
 }
@@ -70,7 +71,8 @@ typename EigenOps<S>::Tensor EigenOps<S>::take_rows(const Tensor& x,
 template <class S>
 typename EigenOps<S>::Routing EigenOps<S>::take_rows(const Routing& x,
                                                      const std::vector<std::int64_t>& rows) const {
-  Routing out{take_rows(x.weights, rows), Matrix<std::int64_t>(Eigen::Index(rows.size()), x.ids.cols())};
+  Routing out{take_rows(x.weights, rows),
+              Matrix<std::int64_t>(Eigen::Index(rows.size()), x.ids.cols())};
   for (std::size_t i = 0; i < rows.size(); ++i) out.ids.row(Eigen::Index(i)) = x.ids.row(rows[i]);
   return out;
 }
@@ -124,8 +126,7 @@ typename EigenOps<S>::Tensor EigenOps<S>::index_rows(const Tensor& x,
                                                      const std::vector<std::int64_t>& rows) const {
   for (const std::int64_t row : rows)
     if (row < 0 || row >= x.rows())
-      throw ShapeError(
-          text("index_rows: index ", row, " is out of range for ", x.rows(), " rows"));
+      throw ShapeError(text("index_rows: index ", row, " is out of range for ", x.rows(), " rows"));
   return take_rows(x, rows);
 }
 

@@ -51,10 +51,9 @@ std::vector<std::vector<std::int64_t>> SerialModel<S>::draft(
   SoloComm solo;
   SerialRank<S> rank(ops_, solo);
   rank.taps = taps;
-  return tokenview::draft(rank, protocol_, weights_, config_, shapes_, state, batch, hidden,
-                          sampled, next,
-                          {.num_steps = num_steps, .all_logits = observer != nullptr}, rejected,
-                          observer);
+  return tokenview::draft(
+      rank, protocol_, weights_, config_, shapes_, state, batch, hidden, sampled, next,
+      {.num_steps = num_steps, .all_logits = observer != nullptr}, rejected, observer);
 }
 
 template class SerialModel<float>;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <iostream>
+#include <map>
+#include <set>
 
 #include "reference/program/error.hpp"
 #include "tokenview_version.hpp"
@@ -59,23 +61,27 @@ void explain(const Scenario& s, const ScenarioVariant& variant, const ScenarioRe
     std::cout << (result.error.empty() ? "clean: no finding\n" : "stopped: " + result.error + '\n');
     return;
   }
-  const Finding& first = result.findings.empty() ? run.numeric.front() : result.findings.front();
+  const bool is_numeric = s.expect.check == "numeric" && !run.numeric.empty();
+  const Finding& first =
+      is_numeric || result.findings.empty() ? run.numeric.front() : result.findings.front();
   std::cout << "first   " << to_string(first) << '\n';
   if (const NamedView* view = view_at(result, first))
     std::cout << "held    " << view->name << "  " << row_map(*view) << '\n';
-  std::vector<std::string> asserting;
+  std::map<std::string, std::vector<std::string>> asserting;  // by operation, a rank once
+  std::set<std::pair<std::string, std::int64_t>> seen;
   for (const Finding& finding : result.findings)
-    if (finding.kind == FindingKind::bounds)
-      asserting.push_back(text("tp=", finding.at.tp, " dp=", finding.at.dp, " index ",
-                               finding.first_bad_row, " of ", finding.actual));
-  if (!asserting.empty()) {
-    std::cout << "assert  predicted in index_rows (index out of bounds) on "
-              << plural(std::int64_t(asserting.size()), "rank") << ":\n";
-    for (const std::string& line : asserting) std::cout << "          " << line << '\n';
-  } else {
+    if (finding.kind == FindingKind::bounds &&
+        seen.emplace(finding.operation, finding.at.world).second)
+      asserting[finding.operation].push_back(text("tp=", finding.at.tp, " dp=", finding.at.dp, ' ',
+                                                  finding.expected, ", held ", finding.actual));
+  for (const auto& [operation, lines] : asserting) {
+    std::cout << "assert  predicted in " << operation << " (index out of bounds) on "
+              << plural(std::int64_t(lines.size()), "rank") << ":\n";
+    for (const std::string& line : lines) std::cout << "          " << line << '\n';
+  }
+  if (asserting.empty())
     std::cout << "assert  none"
               << (result.error.empty() ? ": the run is silent, and wrong\n" : "\n");
-  }
   if (!result.error.empty()) std::cout << "stopped " << result.error << '\n';
   std::cout << "all     "
             << plural(std::int64_t(result.findings.size() + run.numeric.size()), "finding") << '\n'
@@ -122,9 +128,9 @@ Exit repro(const ReproArguments& arguments) {
     if (!as_expected) std::cout << "the scenario says otherwise: " << problem << '\n';
   }
   if (!as_expected) return Exit::scenario;
-  return clean && s.expect.check != "cost" ? Exit::match
-         : result.collective_mismatch      ? Exit::collective_mismatch
-                                           : Exit::difference;
+  return clean && (arguments.repaired || s.expect.check != "cost") ? Exit::match
+         : result.collective_mismatch                              ? Exit::collective_mismatch
+                                                                   : Exit::difference;
 }
 
 std::function<Exit()> add_options(CLI::App& app) {

@@ -67,6 +67,13 @@ std::vector<std::string> golden_files(const std::string& argument) {
 
 std::string default_data_folder(const std::string& name, const std::string& extension,
                                 const std::string& installed) {
+  if (const char* const variable = std::getenv("TOKENVIEW_DATA");
+      variable != nullptr && *variable != '\0') {
+    for (const fs::path& folder : {fs::path(variable) / name, fs::path(variable)})
+      if (has_files(folder, extension)) return folder.string();
+    throw UsageError(text("TOKENVIEW_DATA: neither ", printable(variable), " nor ", name,
+                          " in it has files *", extension));
+  }
   std::error_code error;
   const fs::path current = fs::current_path(error);
   if (!error)
@@ -78,16 +85,11 @@ std::string default_data_folder(const std::string& name, const std::string& exte
 
   std::vector<fs::path> folders = {fs::path(installed) / name};
   if (!program.empty()) folders.push_back(program.parent_path() / "share" / "tokenview" / name);
-  if (const char* const variable = std::getenv("TOKENVIEW_DATA");
-      variable != nullptr && *variable != '\0') {
-    folders.push_back(variable);
-    folders.push_back(fs::path(variable) / name);
-  }
   for (const fs::path& folder : folders)
     if (has_files(folder, extension)) return folder.string();
   throw UsageError(text("no ", name, " file is named, and there is none in data/", name,
-                        " of the current folder or above it, in ", installed, "/", name,
-                        ", or in $TOKENVIEW_DATA: name a file or a folder"));
+                        " of the current folder or above it, or in ", installed, "/", name,
+                        ": name a file or a folder, or set TOKENVIEW_DATA"));
 }
 
 }  // namespace tokenview

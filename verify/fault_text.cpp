@@ -176,7 +176,7 @@ std::string to_string(const InjectedFault& fault) {
   number("step", fault.step, -1);
   number("draft", fault.draft, -2);
   if (!fault.with.empty()) out += ",with=" + fault.with;
-  number("number", fault.number, 0);
+  number("number", fault.number, fault.act == FaultAct::set ? fault.number - 1 : 0);
   if (fault.factor != 1) out += text(",factor=", fault.factor);
   for (std::size_t i = 0; i < fault.numbers.size(); ++i)
     out += text(i == 0 ? ",numbers=" : "+", fault.numbers[i]);

@@ -38,7 +38,8 @@ struct Finding {
   std::string actual;
   std::int64_t first_bad_row = -1;
   std::string origin;      // the collective that gave the operand its rows, where it is known
-  std::int64_t order = 0;  // operations of this rank before it: program order over all ranks
+  std::int32_t step = 0;   // engine step
+  std::int64_t order = 0;  // operations of this rank before it: program order in a pipeline stage
 
   bool operator==(const Finding& other) const;
 };

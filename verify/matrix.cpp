@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "reference/program/error.hpp"
+#include "verify/expected_verdict.hpp"
 #include "verify/golden_case.hpp"
 #include "verify/number_run.hpp"
 
@@ -174,18 +175,6 @@ class Comparer {
   MatrixResult& result_;
 };
 
-/// B and C infer a shard from its row count, and cannot at T = 1; B leaves the MTP's output a
-/// shard. Source: vllm issue 50681, pull request 48429.
-bool known_to_fail(const ParallelPlan& plan, const std::vector<const LoadedGolden::Case*>& cases,
-                   bool drafts) {
-  const bool scatters = std::ranges::any_of(plan.scatters, [](bool layer) { return layer; });
-  if (plan.protocol != ProtocolId::B && plan.protocol != ProtocolId::C) return false;
-  if (plan.protocol == ProtocolId::B && plan.mtp_scatters && drafts) return true;
-  return scatters && std::ranges::any_of(cases, [](const LoadedGolden::Case* of_rank) {
-           return of_rank->inputs.num_tokens() == 1 || of_rank->inputs.context_ids.size() == 1;
-         });
-}
-
 }  // namespace
 
 std::string MatrixEntry::name() const {
@@ -217,9 +206,9 @@ std::vector<MatrixEntry> matrix_of(const LoadedGolden& golden, bool quick) {
     for (const std::int64_t tp : degrees)
       for (const std::int64_t dp : {1, 2})
         for (const bool ep : {false, true})
-          for (const ProtocolId protocol :
-               {ProtocolId::S, ProtocolId::A, ProtocolId::B, ProtocolId::C, ProtocolId::D}) {
-            if (protocol != ProtocolId::S && !(ep && tp > 1)) continue;
+          for (const ProtocolId protocol : all_protocols()) {
+            const bool is_open = tp > 1 && (ep || protocol == ProtocolId::deferred);
+            if (protocol != ProtocolId::S && !is_open) continue;
             MatrixEntry entry{golden.name(),
                               {cases[c]},
                               {.tp = tp, .dp = dp, .enable_expert_parallel = ep},
@@ -254,7 +243,7 @@ MatrixResult run_entry(const LoadedGolden& golden, const MatrixEntry& entry,
     draft_steps = std::min(draft_steps, cases.back()->draft_steps);
   }
   run.draft_steps = std::size_t(draft_steps);
-  result.expected_to_fail = known_to_fail(run.plan, cases, draft_steps > 0);
+  result.expected_to_fail = !known_fault(run).empty();
 
   const ViewRunResult views = run_views(run, true);
   result.findings = views.findings;

@@ -74,7 +74,7 @@ std::vector<Finding> number_findings(const ViewRunResult& views, const ParallelC
       const auto found = wrong.taps[std::size_t(world)].values.find(view.name);
       const auto report = [&](std::string wanted, std::string actual, std::int64_t row) {
         findings.push_back({at, FindingKind::numeric, "compare", view.name, "value",
-                            std::move(wanted), std::move(actual), row, "", order});
+                            std::move(wanted), std::move(actual), row, "", 0, order});
       };
       if (found == wrong.taps[std::size_t(world)].values.end()) {
         report("a value", wrong.error.empty() ? "none" : wrong.error, -1);

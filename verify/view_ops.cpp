@@ -23,7 +23,7 @@ void ViewOps::find(FindingKind kind, const char* operation, const char* tensor,
                    std::int32_t origin) const {
   findings_->push_back({at_, kind, operation, module_ == nullptr ? "" : module_->str(), tensor,
                         std::move(expected_view), std::move(actual), first_bad_row,
-                        origin < 0 ? "" : (*origins_)[std::size_t(origin)], order_});
+                        origin < 0 ? "" : (*origins_)[std::size_t(origin)], step_, order_});
 }
 
 void ViewOps::made_by(Tensor& x, const char* op, const std::string& group) const {
@@ -43,7 +43,14 @@ void ViewOps::made_by(Tensor& x, const char* op, const std::string& group) const
 void ViewOps::note_rows(Tensor& x, const char* what) const {
   if (origins_ == nullptr || x.origin >= 0) return;
   x.origin = std::int32_t(origins_->size());
-  origins_->push_back(text(what, " in ", module_ == nullptr ? "" : module_->str()));
+  const std::string module = module_ == nullptr ? "" : module_->str();
+  origins_->push_back(text(what, " in ", module.empty() ? "the runner" : module));
+}
+
+void ViewOps::require_same_count(const char* operation, const Tensor& x, const Tensor& y) {
+  if (x.rows.size() != y.rows.size())
+    throw ShapeError(
+        text(operation, ": operands have ", x.rows.size(), " and ", y.rows.size(), " rows"));
 }
 
 void ViewOps::require_complete(const char* operation, const char* tensor, const Tensor& x) const {
@@ -125,8 +132,7 @@ ViewOps::Tensor ViewOps::linear(const Tensor& x, const Weight& w) const {
 
 ViewOps::Tensor ViewOps::add(const Tensor& x, const Tensor& y) const {
   require_rows("add", "y", x.rows, y.rows, y.origin);
-  if (x.rows.size() != y.rows.size())
-    throw ShapeError(text("add: operands have ", x.rows.size(), " and ", y.rows.size(), " rows"));
+  require_same_count("add", x, y);
   if (!(x.sum == y.sum))
     find(FindingKind::completeness, "add", "y", to_string(x.sum), to_string(y.sum));
   if (!(x.columns == y.columns)) find(FindingKind::columns, "add", "y", name(x), name(y));
@@ -154,12 +160,14 @@ ViewOps::Tensor ViewOps::silu_mul(const Tensor& gate, const Tensor& up) const {
   require_complete("silu_mul", "gate", gate);
   require_complete("silu_mul", "up", up);
   require_rows("silu_mul", "up", gate.rows, up.rows, up.origin);
+  require_same_count("silu_mul", gate, up);
   return gate;
 }
 
 ViewOps::Tensor ViewOps::sigmoid_mul(const Tensor& x, const Tensor& gate) const {
   require_complete("sigmoid_mul", "gate", gate);
   require_rows("sigmoid_mul", "gate", x.rows, gate.rows, gate.origin);
+  require_same_count("sigmoid_mul", x, gate);
   return x;
 }
 
@@ -169,6 +177,7 @@ ViewOps::Tensor ViewOps::sigmoid_scale(const Tensor& x, const Tensor& gate) cons
 
 ViewOps::Tensor ViewOps::concat_features(const Tensor& x, const Tensor& y) const {
   require_rows("concat_features", "y", x.rows, y.rows, y.origin);
+  require_same_count("concat_features", x, y);
   if (!(x.sum == y.sum))
     find(FindingKind::completeness, "concat_features", "y", to_string(x.sum), to_string(y.sum));
   Tensor out = x;
@@ -209,6 +218,7 @@ ViewOps::Tensor ViewOps::gated_rms_norm(const Tensor& x, const Tensor& z, const 
   require_complete("gated_rms_norm", "x", x);
   require_complete("gated_rms_norm", "z", z);
   require_rows("gated_rms_norm", "z", x.rows, z.rows, z.origin);
+  require_same_count("gated_rms_norm", x, z);
   return x;
 }
 
@@ -436,7 +446,7 @@ ViewOps::Tensor ViewOps::sum(std::span<const Tensor* const> parts, Axis axis, st
                              std::int64_t end) const {
   const bool all = begin == 0 && end == extent(*parts.front(), axis);
   Tensor total = all ? *parts.front() : slice(*parts.front(), axis, begin, end);
-  require_clean_pads("sum", "parts", total);
+  if (parts.size() > 1) require_clean_pads("sum", "parts", total);
   for (const Tensor* each : parts.subspan(1)) {
     Tensor cut;
     if (!all) cut = slice(*each, axis, begin, end);

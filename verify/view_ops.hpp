@@ -25,10 +25,10 @@ class ViewOps {
   struct Tensor : TokenView {
     std::int64_t width = 0;
     std::int32_t origin =
-        -1;  // in the origins of the run; -1: its rows are full, or always were so
-    bool normed = false;            // an RMS norm made it
-    std::int16_t flat_part = 0;     // of a flat slice: part flat_part of flat_parts of all elements
-    std::int16_t flat_parts = 0;    // 0: rows as they are
+        -1;               // in the origins of the run; -1: its rows are full, or always were so
+    bool normed = false;  // an RMS norm made it
+    std::int16_t flat_part = 0;   // of a flat slice: part flat_part of flat_parts of all elements
+    std::int16_t flat_parts = 0;  // 0: rows as they are
     // Of blocks of rows from the ranks of an all-to-all, where they differ.
     std::shared_ptr<const std::vector<Completeness>> sums;
   };
@@ -192,6 +192,8 @@ class ViewOps {
  private:
   void find(FindingKind kind, const char* operation, const char* tensor, std::string expected,
             std::string actual, std::int64_t first_bad_row = -1, std::int32_t origin = -1) const;
+  /// A kernel refuses operands of different row counts.
+  static void require_same_count(const char* operation, const Tensor& x, const Tensor& y);
   void require_complete(const char* operation, const char* tensor, const Tensor& x) const;
   void require_rows(const char* operation, const char* tensor, const Rows& expected,
                     const Rows& actual, std::int32_t origin = -1) const;

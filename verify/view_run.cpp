@@ -2,6 +2,7 @@
 #include "verify/view_run.hpp"
 
 #include <algorithm>
+#include <tuple>
 
 #include "reference/program/error.hpp"
 
@@ -118,7 +119,10 @@ ViewRunResult run_views(const ParallelRun& run, bool record_views, ViewWeights* 
 
   for (auto& of_rank : findings)
     result.findings.insert(result.findings.end(), of_rank.begin(), of_rank.end());
-  std::ranges::stable_sort(result.findings, {}, &Finding::order);
+  // A stage of a pipeline begins when the one before it has ended.
+  std::ranges::stable_sort(result.findings, {}, [](const Finding& finding) {
+    return std::tuple(finding.step, finding.at.pp, finding.order);
+  });
   // Stages of a pipeline name other tensors: each stage's own ranks side by side.
   for (std::int64_t stage = 0; stage < parallel.pp; ++stage) {
     const ViewRecorder& first = recorders[std::size_t(stage * parallel.tp)];

@@ -13,8 +13,8 @@ namespace tokenview {
 
 /// A tensor that the program named on its way past, as every rank of the world had it.
 struct NamedView {
-  std::string name;  // "target/model.layers.0.mlp", "step1/mtp.fc"
-  std::int64_t stage = 0;                 // of the pipeline
+  std::string name;                      // "target/model.layers.0.mlp", "step1/mtp.fc"
+  std::int64_t stage = 0;                // of the pipeline
   std::vector<ViewOps::Tensor> by_rank;  // of the stage's ranks, dp x tp
 };
 

@@ -21,7 +21,7 @@ struct Batch {
   std::vector<std::int64_t> requests_across_dp;  // [dp] rows of every rank in a later draft pass
   std::vector<std::int64_t> accepted_across_dp;  // [dp] rows of every rank less rejected drafts
   std::vector<std::int64_t> row_tokens;  // which token of the step each row is; empty: 0, 1, ...
-  bool keep_states = false;    // keep the recurrent state after every row, for commit_accepted()
+  bool keep_states = false;  // keep the recurrent state after every row, for commit_accepted()
 
   std::int64_t num_tokens() const { return std::int64_t(input_ids.size()); }
   std::int64_t num_sequences() const { return std::int64_t(query_start_loc.size()) - 1; }

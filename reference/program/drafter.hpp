@@ -53,15 +53,12 @@ struct DraftOptions {
 /// indexed at each request's last accepted row; later ones are cut to the requests.
 /// Source: vllm llm_base_proposer.py (propose), spec_decode/utils.py, gpu/spec_decode.
 template <class R>
-std::vector<typename R::Ops::Ids> draft(R& rank, const Protocol<R>& protocol,
-                                        const ModelWeights<typename R::Weight>& w,
-                                        const ModelConfig& config, const RankShapes& shapes,
-                                        ModelState<typename R::Ops>& state, const Batch& batch,
-                                        const typename R::Tensor& hidden, const SampleRows& sampled,
-                                        const typename R::Ops::Ids& next,
-                                        const DraftOptions& options,
-                                        const std::vector<std::int32_t>& rejected = {},
-                                        DraftObserver<R>* observer = nullptr) {
+std::vector<typename R::Ops::Ids> draft(
+    R& rank, const Protocol<R>& protocol, const ModelWeights<typename R::Weight>& w,
+    const ModelConfig& config, const RankShapes& shapes, ModelState<typename R::Ops>& state,
+    const Batch& batch, const typename R::Tensor& hidden, const SampleRows& sampled,
+    const typename R::Ops::Ids& next, const DraftOptions& options,
+    const std::vector<std::int32_t>& rejected = {}, DraftObserver<R>* observer = nullptr) {
   using T = typename R::Tensor;
   using Ids = typename R::Ops::Ids;
   const auto& ops = rank.ops;
@@ -101,9 +98,9 @@ std::vector<typename R::Ops::Ids> draft(R& rank, const Protocol<R>& protocol,
     drafts.push_back(ops.argmax(logits));
     if (step + 1 == options.num_steps) break;
 
-    pass = step == 0 ? next_draft_batch(pass, at, options.padded ? rejected
-                                                                 : std::vector<std::int32_t>())
-                     : next_draft_batch(pass, sample_rows(pass));
+    pass = step == 0
+               ? next_draft_batch(pass, at, options.padded ? rejected : std::vector<std::int32_t>())
+               : next_draft_batch(pass, sample_rows(pass));
     const std::int64_t rows =
         std::max(requests, pass.tokens_across_dp.empty()
                                ? requests

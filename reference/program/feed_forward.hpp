@@ -124,8 +124,8 @@ typename R::Tensor experts_by_broadcast(R& rank, GroupEnd& group,
     const std::int64_t size = sizes[std::size_t(root)];
     const bool mine = root == group.rank();
     if (root < group.rank()) begin += size;
-    rows.push_back(group.broadcast(mine ? x : ops.pad_rows(ops.slice(x, Axis::rows, 0, 0), size),
-                                   root));
+    rows.push_back(
+        group.broadcast(mine ? x : ops.pad_rows(ops.slice(x, Axis::rows, 0, 0), size), root));
     pairs.push_back(group.broadcast(
         mine ? routing : ops.pad_rows(ops.slice(routing, Axis::rows, 0, 0), size), root));
   }
@@ -178,8 +178,7 @@ typename R::Tensor routed_experts(R& rank, const MoeWeights<typename R::Weight>&
   using T = typename R::Tensor;
   const auto& ops = rank.ops;
   auto& group = layout.sequence_parallel ? rank.ep : rank.dp;
-  if (group.size() == 1)
-    return local_experts(rank, w, x, routing);
+  if (group.size() == 1) return local_experts(rank, w, x, routing);
   const Batch& batch = rank.side(seen);
   ops.require_side(seen, batch, "experts");
   const auto sizes = dispatch_sizes(batch, batch.num_tokens(), rank.tp.size(), layout);
@@ -210,9 +209,9 @@ typename R::Tensor routed_experts(R& rank, const MoeWeights<typename R::Weight>&
     const std::int64_t have = ops.extent(x, Axis::rows);
     const std::int64_t first = std::min(begin, have), last = std::min(begin + most, have);
     const std::int64_t dummies = std::max<std::int64_t>(least - (last - first), 0);
-    const T out = dispatched(
-        ops.pad_rows(ops.slice(x, Axis::rows, first, last), dummies),
-        ops.pad_rows(ops.slice(routing, Axis::rows, first, last), dummies), of_ranks);
+    const T out =
+        dispatched(ops.pad_rows(ops.slice(x, Axis::rows, first, last), dummies),
+                   ops.pad_rows(ops.slice(routing, Axis::rows, first, last), dummies), of_ranks);
     chunks.push_back(ops.slice(out, Axis::rows, 0, last - first));
   }
   return chunks.empty() ? x : join(ops, chunks);

@@ -80,9 +80,8 @@ class GroupEnd {
   template <class X>
   X all_to_all_v(const X& x, const std::vector<std::int64_t>& to,
                  const std::vector<std::int64_t>& from) {
-    return faults_ == nullptr
-               ? comm_.all_to_all_v(x, to, from)
-               : inject({.op = "all_to_all_v", .sizes = &to, .from = &from}, x);
+    return faults_ == nullptr ? comm_.all_to_all_v(x, to, from)
+                              : inject({.op = "all_to_all_v", .sizes = &to, .from = &from}, x);
   }
   template <class X>
   void send(const X& x, std::int64_t to) {

@@ -133,7 +133,7 @@ class Injector {
   X value(const std::string& name, X x) {
     for (const InjectedFault* fault : matching(name, "")) {
       if (fault->act == FaultAct::leave) throw RankLeaves{};
-      if constexpr (Movable<Ops, X>)
+      if constexpr (requires { ops_.take_rows(x, {}); })
         x = changed(*fault, name, *groups_.tp, {}, std::move(x));
       else if constexpr (requires { ops_.rolled(x, 1); })  // ids: shifted inside each shard
         x = fault->act == FaultAct::rows ? ops_.rolled(x, groups_.tp->size()) : x;
@@ -154,9 +154,9 @@ class Injector {
 
   /// The side data that the module sees. `with` says what is wrong with it:
   /// `positions shard` (rows of this rank's shard only), `boundaries merged` (one sequence),
-  /// `boundaries padded` (the last sequence ends at the last pad), `slots first` (pads write to slot
-  /// 0), `slots unguarded` (pads write to slot -1), `no row counts`, `local row counts` (those of
-  /// this rank for all), `row counts` (`numbers`), `tokens` (`number` rows more).
+  /// `boundaries padded` (the last sequence ends at the last pad), `slots first` (pads write to
+  /// slot 0), `slots unguarded` (pads write to slot -1), `no row counts`, `local row counts` (those
+  /// of this rank for all), `row counts` (`numbers`), `tokens` (`number` rows more).
   const Batch& batch(const Batch& seen) {
     const auto faults = matching("batch", "");
     if (faults.empty()) return seen;
@@ -327,7 +327,9 @@ class Injector {
     } else if (fault.with == "boundaries padded") {
       batch.query_start_loc.back() = std::int32_t(rows);
     } else if (fault.with == "slots first" || fault.with == "slots unguarded") {
-      // The runner's pads as requests of one row each.
+      // The runner's pads as requests of one row each: still pads.
+      if (batch.row_tokens.empty())
+        for (std::int64_t i = 0; i < batch.num_real_tokens(); ++i) batch.row_tokens.push_back(i);
       for (std::int64_t i = batch.num_real_tokens(); i < rows; ++i) {
         batch.query_start_loc.push_back(std::int32_t(i + 1));
         batch.num_computed.push_back(0);

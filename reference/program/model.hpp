@@ -76,10 +76,9 @@ TargetOutput<typename R::Tensor> forward_target(R& rank, const Protocol<R>& prot
   };
 
   LayerStream<T> stream =
-      stage.is_first()
-          ? protocol.model_entry(rank,
-                                 rank.tap(embed(rank, w, rank.ops.ids(batch)), "embed_tokens"))
-          : take_over(rank, config.hidden_size, stage);
+      stage.is_first() ? protocol.model_entry(
+                             rank, rank.tap(embed(rank, w, rank.ops.ids(batch)), "embed_tokens"))
+                       : take_over(rank, config.hidden_size, stage);
   for (std::int64_t i = stage.first_layer(num_layers); i < stage.end_layer(num_layers); ++i) {
     const auto& weights = w.layers[std::size_t(i)];
     capture(i, stream);
@@ -99,8 +98,7 @@ TargetOutput<typename R::Tensor> forward_target(R& rank, const Protocol<R>& prot
   out.hidden = rank.tap(protocol.model_exit(rank, std::move(stream), w.norm, config.rms_norm_eps,
                                             num_tokens, out.captured));
   rank.ops.require_full(out.hidden, batch, "final hidden");
-  for (const T& captured : out.captured)
-    rank.ops.require_full(captured, batch, "auxiliary hidden");
+  for (const T& captured : out.captured) rank.ops.require_full(captured, batch, "auxiliary hidden");
   return out;
 }
 

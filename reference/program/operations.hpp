@@ -138,7 +138,7 @@ concept ModelOps = Summable<Ops, typename Ops::Tensor> && Movable<Ops, typename 
   { ops.gated_delta_rule(x, x, x, gdn_shape, gdn, batch) } -> std::same_as<typename Ops::Tensor>;
   // Experts.
   { ops.route(x, n, flag) } -> std::same_as<typename Ops::Routing>;  // logits, k, renormalise
-  { ops.experts(x, routing, w, w, n) } -> std::same_as<typename Ops::Tensor>;  // from expert n on
+  { ops.experts(x, routing, w, w, n) } -> std::same_as<typename Ops::Tensor>;   // from expert n on
   { ops.rows_for(routing, range) } -> std::same_as<std::vector<std::int64_t>>;  // with such experts
   { ops.take_rows(x, indices) } -> std::same_as<typename Ops::Tensor>;          // none is checked
   { ops.take_rows(routing, indices) } -> std::same_as<typename Ops::Routing>;
@@ -147,8 +147,8 @@ concept ModelOps = Summable<Ops, typename Ops::Tensor> && Movable<Ops, typename 
   ops.count_load(routing, n);        // of the first n rows, for load balancing
   // Pads. Their rows belong to no token.
   { ops.pad_rows(x, n) } -> std::same_as<typename Ops::Tensor>;  // n zero rows at the end
-  { ops.trim(x, n) } -> std::same_as<typename Ops::Tensor>;  // the first n rows; drops pads only
-  { ops.blank(n, n) } -> std::same_as<typename Ops::Tensor>;       // zeros of no token
+  { ops.trim(x, n) } -> std::same_as<typename Ops::Tensor>;   // the first n rows; drops pads only
+  { ops.blank(n, n) } -> std::same_as<typename Ops::Tensor>;  // zeros of no token
   { ops.into_buffer(x, n) } -> std::same_as<typename Ops::Tensor>;  // n rows, x and then old ones
   // Which rows are the runner's pads, cut and padded like the rows; those get no expert. `flag`:
   // the mask has a row for each row, so that no pad may be left.

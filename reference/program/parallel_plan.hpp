@@ -56,17 +56,17 @@ struct PlacedWeights {
 struct ParallelPlan {
   ParallelConfig parallel;
   ProtocolId protocol = ProtocolId::S;
-  bool sequence_parallel_moe = false;  // SPM: the MoE block works on token shards over tp
-  std::vector<bool> scatters;          // [layers] RSM: the mixer's output is reduce-scattered
-  bool mtp_scatters = false;           // the same for the MTP layer
-  bool shared_expert_whole = false;    // not split over tp; false under SPM is vllm issue 37856
-  bool dense_whole = false;            // dense feed-forwards not split over tp
-  bool fc_whole = false;               // nor the MTP's projection
-  bool masks_pads = false;             // a mask tells the router which rows are pads
-  bool slices_mask = false;            // and is cut like the rows, so that no pad is routed
-  bool ragged = false;                 // shards differ by a row and have no pads
-  bool norms_on_shard = false;         // of vllm_48763: the newer class of models
-  bool captures_alone = false;         // of B: an auxiliary state is gathered by itself
+  bool sequence_parallel_moe = false;    // SPM: the MoE block works on token shards over tp
+  std::vector<bool> scatters;            // [layers] RSM: the mixer's output is reduce-scattered
+  bool mtp_scatters = false;             // the same for the MTP layer
+  bool shared_expert_whole = false;      // not split over tp; false under SPM is vllm issue 37856
+  bool dense_whole = false;              // dense feed-forwards not split over tp
+  bool fc_whole = false;                 // nor the MTP's projection
+  bool masks_pads = false;               // a mask tells the router which rows are pads
+  bool slices_mask = false;              // and is cut like the rows, so that no pad is routed
+  bool ragged = false;                   // shards differ by a row and have no pads
+  bool norms_on_shard = false;           // of vllm_48763: the newer class of models
+  bool captures_alone = false;           // of B: an auxiliary state is gathered by itself
   std::vector<std::int64_t> aux_layers;  // states captured before these layers, or after the last
   Dispatch dispatch = Dispatch::allgather_reducescatter;
   RunnerVersion runner = RunnerVersion::V1;

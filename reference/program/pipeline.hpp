@@ -12,9 +12,7 @@ struct Stage {
   bool is_first() const { return index == 0; }
   bool is_last() const { return index + 1 == count; }
   std::int64_t first_layer(std::int64_t num_layers) const { return index * num_layers / count; }
-  std::int64_t end_layer(std::int64_t num_layers) const {
-    return (index + 1) * num_layers / count;
-  }
+  std::int64_t end_layer(std::int64_t num_layers) const { return (index + 1) * num_layers / count; }
 };
 
 template <class R>
@@ -28,8 +26,8 @@ Stage stage_of(R& rank, const ParallelPlan& plan) {
 /// equal on all of them, and nobody is told. Source: vllm parallel_state.py (send_tensor_dict).
 template <class R>
 void send_to_stage(R& rank, const typename R::Tensor& x, std::int64_t stage) {
-  const std::int64_t elements =
-      rank.ops.extent(x, Axis::rows) * rank.ops.extent(x, Axis::cols), p = rank.tp.size();
+  const std::int64_t elements = rank.ops.extent(x, Axis::rows) * rank.ops.extent(x, Axis::cols),
+                     p = rank.tp.size();
   rank.pp.send(elements % p == 0 ? rank.ops.flat_slice(x, rank.tp.rank(), p) : x, stage);
 }
 template <class R>
@@ -43,6 +41,8 @@ typename R::Tensor receive_from_stage(R& rank, std::int64_t width, std::int64_t 
 template <class R>
 void hand_over(R& rank, const Batch& batch, LayerStream<typename R::Tensor> stream,
                const Stage& stage) {
+  stream.hidden = rank.named("stage_hidden", std::move(stream.hidden));
+  stream.residual = rank.named("stage_residual", std::move(*stream.residual));
   rank.ops.require_full(stream.hidden, batch, "stage hidden");
   rank.ops.require_full(*stream.residual, batch, "stage residual");
   send_to_stage(rank, stream.hidden, stage.index + 1);

@@ -94,7 +94,9 @@ class Protocol {
   virtual void after_layer(R&, const LayerCall&, LayerStream<T>&) const {}
 
   /// An auxiliary hidden state: hidden + residual between two layers, as model_exit() takes it.
-  virtual T capture(R& rank, LayerStream<T>& stream, std::int64_t) const { return sum(rank, stream); }
+  virtual T capture(R& rank, LayerStream<T>& stream, std::int64_t) const {
+    return sum(rank, stream);
+  }
 
   /// The stream that leaves a pipeline stage: full on every rank of the stage.
   virtual void stage_exit(R&, LayerStream<T>&, std::int64_t) const {}
@@ -106,7 +108,8 @@ class Protocol {
     return norm(rank, "norm", stream, w, eps);
   }
 
-  /// MTP entry: normed embedding and hidden joined, full [T, 2H] -> the stream that its layer takes.
+  /// MTP entry: normed embedding and hidden joined, full [T, 2H] -> the stream that its layer
+  /// takes.
   virtual LayerStream<T> mtp_entry(R& rank, const T& joined, const W& fc, std::int64_t) const {
     return {project(rank, joined, fc)};
   }

@@ -33,8 +33,7 @@ class ProtocolSglang final : public Protocol<R> {
   void after_layer(R& rank, const LayerCall& call, LayerStream<T>& stream) const override {
     stream.sharded = !call.is_last;
     if (!call.is_last) return;
-    stream.hidden =
-        rank.tp.all_gather_v(this->sum(rank, stream), sizes(rank, call.num_tokens));
+    stream.hidden = rank.tp.all_gather_v(this->sum(rank, stream), sizes(rank, call.num_tokens));
     stream.residual.reset();
   }
 

@@ -26,8 +26,7 @@ X chunk(R& rank, const X& full) {
     const std::int64_t shard = rank.ops.extent(padded, Axis::rows) / rank.tp.size();
     return rank.ops.slice(padded, Axis::rows, rank.tp.rank() * shard, (rank.tp.rank() + 1) * shard);
   };
-  const std::int64_t pads =
-      padding_to_multiple(rank.ops.extent(full, Axis::rows), rank.tp.size());
+  const std::int64_t pads = padding_to_multiple(rank.ops.extent(full, Axis::rows), rank.tp.size());
   return rank.faults == nullptr ? cut(full, pads) : rank.faults->local("chunk", full, pads, cut);
 }
 
@@ -61,8 +60,8 @@ X ragged_chunk(R& rank, const X& full) {
 template <class R>
 typename R::Tensor padded_reduce_scatter(R& rank, const typename R::Tensor& partial) {
   const std::int64_t rows = rank.ops.extent(partial, Axis::rows);
-  return rank.tp.reduce_scatter(
-      rank.pad_rows(partial, padding_to_multiple(rows, rank.tp.size())), Axis::rows);
+  return rank.tp.reduce_scatter(rank.pad_rows(partial, padding_to_multiple(rows, rank.tp.size())),
+                                Axis::rows);
 }
 
 /// shard [S, *] -> full [T, *]: shards are joined in rank order and the pads cut.

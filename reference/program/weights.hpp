@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "reference/program/injected_fault.hpp"
-#include "reference/program/parallel_plan.hpp"
 #include "reference/program/operations.hpp"
+#include "reference/program/parallel_plan.hpp"
 
 namespace tokenview {
 
@@ -83,10 +83,10 @@ struct ModelWeights {
 struct WeightPlacement {
   std::int64_t tp_rank = 0, tp_size = 1;
   std::int64_t expert_rank = 0, expert_size = 1;  // dp * tp ranks share the routed experts
-  bool expert_parallel = false;      // whole experts a rank, else a slice of every expert
-  bool shared_expert_whole = false;  // not split over tp: under sequence-parallel MoE
-  bool dense_whole = false;          // dense feed-forwards not split over tp: protocol E
-  bool fc_whole = false;             // the MTP's projection not split over tp: protocol E
+  bool expert_parallel = false;            // whole experts a rank, else a slice of every expert
+  bool shared_expert_whole = false;        // not split over tp: under sequence-parallel MoE
+  bool dense_whole = false;                // dense feed-forwards not split over tp: protocol E
+  bool fc_whole = false;                   // the MTP's projection not split over tp: protocol E
   std::vector<PlacedWeights> placed = {};  // what lies otherwise
 };
 
