@@ -196,11 +196,6 @@ std::string gone_from(FaultIndex fault, const EngineRelease& release, PlanRuns& 
   return name;
 }
 
-void require_served(const ServedModel& served, const EngineRelease& release) {
-  require_simulable(served.config, served.parallel, served.draft_steps);
-  require_accepted(served.config, served.parallel, release, served.draft_steps);
-}
-
 // The table of all releases.
 
 /// A row of the table: its configurations, and a cell a release.
@@ -301,8 +296,9 @@ std::string in_words(const EngineRelease& release, const ServedModel& served) {
   return words;
 }
 
-Affected affected(const ServedModel& served, const EngineRelease& release, bool look_ahead) {
-  require_served(served, release);
+Affected affected(const ServedModel& served, const EngineRelease& release) {
+  require_simulable(served.config, served.parallel, served.draft_steps);
+  require_accepted(served.config, served.parallel, release, served.draft_steps);
   PlanRuns runs(served);
   Affected result{
       .gate = gate_of(release, served.parallel, served.backend),
@@ -311,7 +307,7 @@ Affected affected(const ServedModel& served, const EngineRelease& release, bool 
       .faults = {}};
   for (const auto& [index, fault] : runs.faults(release)) {
     result.faults.push_back(fault);
-    if (look_ahead) result.faults.back().gone_from = gone_from(index, release, runs);
+    result.faults.back().gone_from = gone_from(index, release, runs);
   }
   return result;
 }

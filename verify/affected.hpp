@@ -54,10 +54,9 @@ struct Affected {
 /// each batch into the catalogue. The batches: one prefill of T tokens a dp rank for the T that
 /// tell the known faults apart, unequal T on the dp ranks, and requests that verify their drafts
 /// with any number of them rejected. The drafter is fed a correct target's rows, so that its faults
-/// are told from the target's. With `look_ahead`, later releases are run too, for
-/// MetFault::gone_from. Throws ConfigError for a configuration that the release refuses or that
-/// cannot be simulated.
-Affected affected(const ServedModel& served, const EngineRelease& release, bool look_ahead = true);
+/// are told from the target's. Later releases are run too, for MetFault::gone_from. Throws
+/// ConfigError for a configuration that the release refuses or that cannot be simulated.
+Affected affected(const ServedModel& served, const EngineRelease& release);
 
 /// Every release against the supported configurations, as a Markdown document: docs/releases.md.
 std::string release_matrix();
