@@ -7,10 +7,13 @@
 namespace tokenview {
 namespace {
 
-/// True for some data-parallel rank with tokens, in some pass of the target, of its padded T.
-bool some_pass(const PreparedSteps& steps, const std::function<bool(std::int64_t)>& holds) {
+/// True for some data-parallel rank with tokens (or pads alone), in some pass of the target, of its
+/// padded T.
+bool some_pass(const PreparedSteps& steps, const std::function<bool(std::int64_t)>& holds,
+               bool of_pads = false) {
   const auto holds_for = [&](const Batch& batch) {
-    return batch.num_sequences() > 0 && batch.num_real_tokens() > 0 && holds(batch.num_tokens());
+    const bool has_tokens = batch.num_sequences() > 0 && batch.num_real_tokens() > 0;
+    return (has_tokens || of_pads) && holds(batch.num_tokens());
   };
   const auto in_step = [&](const std::vector<StepInputs>& inputs) {
     return std::ranges::any_of(inputs, [&](const StepInputs& i) { return holds_for(i.step); });
@@ -51,8 +54,10 @@ std::string known_fault(const ParallelRun& run) {
         return "T = 1";
       return {};
     case ProtocolId::vllm_53191_shape:
+      // Of pads alone too: a mixer refuses rows that positions do not have.
       if (has_sharded_boundary(plan) &&
-          some_pass(steps, [p](std::int64_t t) { return t >= p && (t + p - 1) / p < p; }))
+          some_pass(
+              steps, [p](std::int64_t t) { return t >= p && (t + p - 1) / p < p; }, true))
         return "S < p";
       return {};
     case ProtocolId::vllm_58061: {

@@ -32,6 +32,7 @@ struct ParallelRun {
   RunnerOptions runner = {};
   std::vector<std::vector<StepInputs>> later_steps = {};  // [step][dp] after the first; no contexts
   const std::vector<InjectedFault>* faults = nullptr;
+  std::vector<std::int64_t>* fault_hits = nullptr;       // [faults] how often each met its place
   std::function<void(const SimMesh&)> finished = {};     // told when all ranks have ended
   std::vector<CollectiveRecord>* collectives = nullptr;  // where those of rank 0 go
 };
@@ -145,7 +146,8 @@ class RankProgram {
       for (std::size_t s = 0; layer.gdn && s < rejected.size(); ++s)
         if (const std::int32_t rows = batch.query_start_loc[s + 1] - batch.query_start_loc[s];
             rows > 0 && owns(layer))
-          ops_.commit_accepted(*layer.gdn, batch.slots[s], rows - rejected[s]);
+          ops_.commit_accepted(*layer.gdn, batch.slots[s],
+                               rank_.number("accepted_rows", rows - rejected[s]));
   }
   bool owns(const LayerState<Ops>& layer) {
     const auto index = std::int64_t(&layer - state_.layers.data());

@@ -314,6 +314,16 @@ const Finding* ScenarioResult::first(const std::string& check) const {
   return findings.empty() ? nullptr : &findings.front();
 }
 
+void require_met(const std::vector<InjectedFault>& faults, const std::vector<std::int64_t>& hits,
+                 const ViewRunResult& run, const std::string& source) {
+  if (!run.error.empty()) return;
+  for (std::size_t i = 0; i < faults.size(); ++i)
+    if (hits[i] == 0)
+      throw ConfigError(text(source, ": fault ", to_string(faults[i]),
+                             ": never met its place: no such operation in such a module, on such "
+                             "a rank, or so many times"));
+}
+
 ScenarioResult run_scenario(const Scenario& s, const ScenarioVariant& variant) {
   const ModelConfig config = config_of(s);
   require_simulable(config, s.parallel, s.draft_steps);
@@ -323,7 +333,11 @@ ScenarioResult run_scenario(const Scenario& s, const ScenarioVariant& variant) {
     for (std::int64_t rank = 0; rank < s.parallel.world_size(); ++rank)
       result.elements_sent += mesh.traffic(rank).elements;
   };
+  std::vector<std::int64_t> hits(variant.faults.size(), 0);
+  run.fault_hits = &hits;
   result.views = run_views(run, true);
+  run.fault_hits = nullptr;
+  require_met(variant.faults, hits, result.views, s.name);
   if (s.expect.check != "numeric" || &variant == &s.repaired) return result;
 
   // The repaired variant's numbers are the trusted ones.

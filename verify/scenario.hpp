@@ -91,6 +91,11 @@ struct ScenarioResult {
   const Finding* first(const std::string& check) const;
 };
 
+/// Throws ConfigError, in the name of `source`, for a fault that never met its place in a run that
+/// went to its end.
+void require_met(const std::vector<InjectedFault>& faults, const std::vector<std::int64_t>& hits,
+                 const ViewRunResult& run, const std::string& source);
+
 /// The scenario's variant on token views; with numbers too where the expected check is `numeric`.
 /// Throws ConfigError for one that cannot be simulated.
 ScenarioResult run_scenario(const Scenario& scenario, const ScenarioVariant& variant);

@@ -104,6 +104,7 @@ ViewOps::Weight ViewOps::load(const WeightSource&, const WeightBlock& block) con
 }
 
 ViewOps::Tensor ViewOps::embed(const Ids& ids, const Weight& table, std::int64_t first_row) const {
+  ++order_;
   Tensor x;
   x.rows = ids.rows;
   x.width = table.in;
@@ -117,6 +118,7 @@ ViewOps::Tensor ViewOps::embed(const Ids& ids, const Weight& table, std::int64_t
 ViewOps::Tensor ViewOps::linear(const Tensor& x, const Weight& w) const {
   if (x.width != w.in)
     throw ShapeError(text("linear: operand has ", x.width, " columns, the weight takes ", w.in));
+  ++order_;
   if (!(x.columns == w.in_block))
     find(FindingKind::columns, "linear", "x", text(w.in_block.begin, '/', w.in_block.of), name(x));
   Tensor y = x;

@@ -16,16 +16,12 @@ Rows taken(const Rows& rows, const std::vector<std::int64_t>& index) {
   return out;
 }
 
-PadContent content_named(const std::string& content) {
-  return content == "stale" ? PadContent::stale : PadContent::other;
-}
-
 /// The pads from `begin` on with other content.
-Rows refilled(const Rows& rows, std::int64_t begin, const std::string& content) {
+Rows refilled(const Rows& rows, std::int64_t begin) {
   Rows out = rows.slice(0, begin);
   const Rows rest = rows.slice(begin, rows.size());
   for (RowRun run : rest.runs()) {
-    if (run.kind == RowKind::pad) run.content = content_named(content);
+    if (run.kind == RowKind::pad) run.content = PadContent::other;
     out.append(run);
   }
   return out;
@@ -115,6 +111,7 @@ ViewOps::Routing ViewOps::skip_pads(const Routing& routing, const Mask& mask,
 }
 
 ViewOps::Tensor ViewOps::trim(const Tensor& x, std::int64_t rows) const {
+  ++order_;
   if (rows > x.rows.size()) throw ShapeError(text("trim: ", rows, " rows of ", x.rows.size()));
   const Rows dropped = x.rows.slice(rows, x.rows.size());
   if (dropped.count(RowKind::pad) != dropped.size())
@@ -238,10 +235,9 @@ ViewOps::Tensor ViewOps::add_rows(const Tensor& x, const std::vector<std::int64_
   return out;
 }
 
-ViewOps::Tensor ViewOps::fill_rows(const Tensor& x, std::int64_t begin,
-                                   const std::string& content) const {
+ViewOps::Tensor ViewOps::fill_rows(const Tensor& x, std::int64_t begin, const std::string&) const {
   Tensor out = x;
-  out.rows = refilled(x.rows, begin, content);
+  out.rows = refilled(x.rows, begin);
   return out;
 }
 
@@ -287,6 +283,7 @@ ViewOps::Tensor ViewOps::unflatten(const Tensor& flat, std::int64_t) const {
 
 ViewOps::Tensor ViewOps::index_rows(const Tensor& x, const std::vector<std::int64_t>& rows,
                                     const std::vector<std::int64_t>& due) const {
+  ++order_;
   Tensor out = x;
   out.rows = {};
   Rows wanted;

@@ -144,10 +144,14 @@ typename R::Tensor experts_by_all_to_all(R& rank, GroupEnd& group,
                                          const typename R::Tensor& x,
                                          const typename R::Ops::Routing& routing) {
   const auto& ops = rank.ops;
-  const std::int64_t n = group.size();
+  // Experts are split over all dp x tp ranks; a dp group has one of each tp.
+  const std::int64_t all = rank.ep.size(), stride = all / group.size();
+  const auto block_of_member = [&](std::int64_t member) {
+    return expert_block(num_experts, stride == 1 ? member : member * stride + rank.tp.rank(), all);
+  };
   std::vector<std::int64_t> sent, to, from, received;
-  for (std::int64_t e = 0; e < n; ++e) {
-    const auto rows = ops.rows_for(routing, expert_block(num_experts, e, n));
+  for (std::int64_t e = 0; e < group.size(); ++e) {
+    const auto rows = ops.rows_for(routing, block_of_member(e));
     sent.insert(sent.end(), rows.begin(), rows.end());
     to.push_back(std::int64_t(rows.size()));
   }
@@ -155,7 +159,7 @@ typename R::Tensor experts_by_all_to_all(R& rank, GroupEnd& group,
   std::int64_t begin = 0;
   for (const std::int64_t size : sizes) {
     const auto rows = ops.rows_for(ops.slice(pairs, Axis::rows, begin, begin + size),
-                                   expert_block(num_experts, group.rank(), n));
+                                   block_of_member(group.rank()));
     for (const std::int64_t row : rows) received.push_back(begin + row);
     from.push_back(std::int64_t(rows.size()));
     begin += size;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <algorithm>
 #include <any>
 #include <deque>
 #include <map>
@@ -26,10 +27,11 @@ class Injector {
     Comm *tp, *dp, *ep, *pp;
   };
 
-  /// `module` is where the rank is; `faults` outlive this.
+  /// `module` is where the rank is; `faults` outlive this. `hits` counts, a fault each, how often
+  /// one met its place.
   Injector(const Ops& ops, const std::vector<InjectedFault>& faults, const RankCoordinates& at,
-           const ModulePath& module, Groups groups)
-      : ops_(ops), faults_(faults), at_(at), module_(module), groups_(groups) {}
+           const ModulePath& module, Groups groups, std::vector<std::int64_t>* hits = nullptr)
+      : ops_(ops), faults_(faults), at_(at), module_(module), groups_(groups), hits_(hits) {}
 
   /// Where the run is: an engine step begins, with the target; a draft pass of it begins.
   void enter_step(std::int64_t step) {
@@ -119,10 +121,15 @@ class Injector {
     X y = is_dropped ? x : make(x, n);
     if (is_repeated) y = make(y, n);
     for (const InjectedFault* fault : later) {
+      const std::int64_t p = groups_.tp->size(), shard = (before + p - 1) / p;
+      const std::int64_t first_pad =
+          std::string_view(op) == "chunk"
+              ? std::clamp<std::int64_t>(before - groups_.tp->rank() * shard, 0, shard)
+              : before;
       if (fault->act != FaultAct::poison) {
         y = changed(*fault, op, *groups_.tp, {}, std::move(y), &x);
       } else if constexpr (requires { ops_.fill_rows(y, before, fault->with); }) {
-        y = ops_.fill_rows(y, std::min(before, ops_.extent(y, Axis::rows)), fault->with);
+        y = ops_.fill_rows(y, std::min(first_pad, ops_.extent(y, Axis::rows)), fault->with);
       }
     }
     return y;
@@ -188,6 +195,7 @@ class Injector {
       }
       if (!fits(fault.at, path)) continue;
       if (fault.occurrence > 0 && ++seen_[i] != fault.occurrence) continue;
+      if (hits_ != nullptr) ++(*hits_)[i];
       found.push_back(&fault);
     }
     return found;
@@ -353,6 +361,7 @@ class Injector {
   RankCoordinates at_;
   const ModulePath& module_;
   Groups groups_;
+  std::vector<std::int64_t>* hits_;
   std::int64_t step_ = 0, draft_ = -1, pass_ = 0;
   std::map<std::size_t, std::int64_t> seen_;
   std::map<std::string, std::any> kept_;
