@@ -369,6 +369,17 @@ BOOST_AUTO_TEST_CASE(a_send_that_nobody_receives_is_a_deadlock) {
   BOOST_TEST(has(message, "call 1: all_reduce(float32 [1, 1])"), message);
 }
 
+BOOST_AUTO_TEST_CASE(the_error_of_a_sender_ends_the_receive) {
+  BOOST_CHECK_EXCEPTION(run_ranks(Ops{}, 3,
+                                  [](Comm& comm) {
+                                    if (comm.rank() == 2) throw ShapeError("no such shape");
+                                    return comm.recv<Matrix<float>>(2);
+                                  }),
+                        ShapeError, [](const ShapeError& error) {
+                          return std::string(error.what()) == "tp=2: no such shape";
+                        });
+}
+
 // What does not fit together.
 
 /// The message of two ranks of which `body` runs on each.
@@ -585,18 +596,19 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(results_that_go_around_the_cache_are_exact, T, Typ
 }
 
 BOOST_AUTO_TEST_CASE(a_bfloat16_sum_is_rounded_after_every_addition) {
-  // 256 + 1 is halfway between two bfloat16 and goes to the even one, so ones are lost one by one;
-  // rounding once, at the end, would keep them.
-  const auto sum = [](ReductionOrder order) {
-    return run_ranks(
-        ArrayOps<Bfloat16>{}, 4,
-        [](SimComm<ArrayOps<Bfloat16>>& comm) {
-          return comm.all_reduce(counted<Bfloat16>(1, 1, comm.rank() == 0 ? 256 : 1));
+  // From 256 on, every second whole number is a bfloat16. 256 + 1 is halfway and goes to the even
+  // mantissa, so ones are lost one by one; rounding once, at the end, would keep them.
+  const auto sum = [](std::vector<std::int64_t> values, ReductionOrder order) {
+    return float(run_ranks(
+        ArrayOps<Bfloat16>{}, std::int64_t(values.size()),
+        [&](SimComm<ArrayOps<Bfloat16>>& comm) {
+          return comm.all_reduce(counted<Bfloat16>(1, 1, values[std::size_t(comm.rank())]));
         },
-        "tp", order)[0];
+        "tp", order)[0](0, 0));
   };
-  BOOST_TEST(float(sum(ReductionOrder::rank)(0, 0)) == 256.0f);
-  BOOST_TEST(float(sum(ReductionOrder::tree)(0, 0)) == 258.0f);
+  BOOST_TEST(sum({256, 1, 1, 1}, ReductionOrder::rank) == 256.0f);
+  BOOST_TEST(sum({256, 1, 1, 1}, ReductionOrder::tree) == 258.0f);
+  BOOST_TEST(sum({256, 3}, ReductionOrder::rank) == 260.0f);  // halfway, to even: not cut off
 }
 
 BOOST_AUTO_TEST_CASE(an_integer_sum_wraps_around) {
