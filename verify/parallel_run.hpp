@@ -66,7 +66,8 @@ class RankProgram {
     if (run.faults == nullptr) return;
     injector_.emplace(
         ops, *run.faults, at_, rank_.module,
-        typename Injector<Ops, SimComm<Ops>>::Groups{&comms.tp, &comms.dp, &comms.ep, &comms.pp});
+        typename Injector<Ops, SimComm<Ops>>::Groups{&comms.tp, &comms.dp, &comms.ep, &comms.pp},
+        run.fault_hits);
     rank_.faults = &*injector_;
   }
 
