@@ -85,7 +85,7 @@ std::vector<typename R::Ops::Ids> draft(
   ids = rank.named("draft_ids", ops.next_ids(ids, pass, at.rows, next));
   const auto requests = std::int64_t(at.rows.size());
   for (std::size_t step = 0; step < options.num_steps; ++step) {
-    if (rank.faults != nullptr) rank.faults->enter_draft(std::int64_t(step));
+    if (rank.faults != nullptr) rank.faults->enter_draft(std::int64_t(step), pass.num_tokens());
     if (observer != nullptr) observer->before_step(step, ids, pass);
     const bool feeds_normed = rank.gate("feeds_normed_hidden", true);
     T unnormed;
