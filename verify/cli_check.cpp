@@ -298,9 +298,18 @@ std::function<Exit()> add_options(CLI::App& app) {
            [matrix, degree](const char* name, const std::string& word) {
              matrix->dp.push_back(degree(name, word));
            });
-  add_list("--protocol", "S|A|B|C|D,...", "these protocols alone",
+  add_list("--protocol", "PROTOCOL,...", "these protocols alone",
            [matrix](const char*, const std::string& word) {
              matrix->protocols.push_back(to_string(parse_protocol(word)));
+           });
+  add_list("--tokens", "N,...", "the first N tokens of each file's longest prefill alone",
+           [matrix](const char* name, const std::string& word) {
+             std::int64_t value = 0;
+             const auto [end, error] =
+                 std::from_chars(word.data(), word.data() + word.size(), value);
+             if (error != std::errc() || end != word.data() + word.size() || value < 1)
+               throw CLI::ValidationError(name, text("'", printable(word), "' is no token count"));
+             matrix->tokens.push_back(value);
            });
   add_list("--case", "CASE,...", "these cases alone",
            [matrix](const char*, const std::string& word) { matrix->cases.push_back(word); });

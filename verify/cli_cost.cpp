@@ -32,13 +32,24 @@ Exit cost(const CostArguments& arguments) {
               << " dp=" << arguments.parallel.dp << " ep, requests " << arguments.requests << ", "
               << arguments.element_bytes << " bytes an element; sent by rank 0 on rings\n"
               << "protocol  purpose          calls  bytes\n";
-  for (const ProtocolId protocol :
-       {ProtocolId::S, ProtocolId::A, ProtocolId::B, ProtocolId::C, ProtocolId::D}) {
+  double without = 0, least = 0;  // what the target's layers, exit and dispatch send
+  const char* best = "";
+  for (const ProtocolId protocol : {ProtocolId::S, ProtocolId::A, ProtocolId::B, ProtocolId::C,
+                                    ProtocolId::D, ProtocolId::E, ProtocolId::sglang}) {
     const Cost counted = cost_of({.config = config,
                                   .plan = plan_for(config, arguments.parallel, protocol),
                                   .inputs = inputs,
                                   .draft_steps = std::size_t(arguments.draft_steps)},
                                  double(arguments.element_bytes));
+    const double sent = counted.line("target layers").bytes + counted.line("target exit").bytes +
+                        counted.line("expert dispatch").bytes;
+    const bool is_right = protocol != ProtocolId::B;  // its MTP is not
+    if (protocol == ProtocolId::S) {
+      without = sent;
+    } else if (is_right && (least == 0 || sent < least)) {
+      least = sent;
+      best = to_string(protocol);
+    }
     for (const CostLine& line : counted.lines) {
       if (records) {
         ReportRecord record{.kind = "cost"};
@@ -55,6 +66,35 @@ Exit cost(const CostArguments& arguments) {
       std::cout << padded(to_string(protocol), 10) << padded(line.purpose, 17)
                 << padded(std::to_string(line.calls), 7) << std::int64_t(line.bytes) << '\n';
     }
+  }
+  const std::int64_t p = arguments.parallel.tp;
+  if (p == 1) return Exit::match;
+  // Rows that norms, router and shared expert work on under sequence parallelism, of those without.
+  std::int64_t tokens = 0, shards = 0;
+  for (const StepInputs& of_rank : inputs) {
+    tokens += of_rank.step.num_tokens();
+    shards += (of_rank.step.num_tokens() + p - 1) / p;
+  }
+  const double ratio = without > 0 ? least / without : 0;
+  if (records) {
+    ReportRecord summary{.kind = "summary"};
+    summary.verdict = ratio < 1 ? "pays" : "does not pay";
+    summary.more = {{"best", std::string(best)},
+                    {"bytes", std::int64_t(least)},
+                    {"bytes_without", std::int64_t(without)},
+                    {"rows_of_a_rank", shards},
+                    {"rows_without", tokens}};
+    std::cout << json_line(summary) << '\n';
+  } else {
+    std::cout << "is sequence parallelism needed here? "
+              << (ratio < 1    ? "it sends less: "
+                  : ratio == 1 ? "it sends as much: "
+                               : "it sends more: ")
+              << best << ' ' << std::int64_t(ratio * 100 + 0.5)
+              << " % of S (layers, exit, dispatch)"
+              << "; norms, router and shared expert work on " << shards
+              << " rows a rank instead of " << tokens
+              << (ratio < 1 ? "" : ", which alone can pay for it") << '\n';
   }
   return Exit::match;
 }

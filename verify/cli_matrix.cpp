@@ -106,7 +106,7 @@ Exit run_matrix_check(const MatrixArguments& arguments) {
   Progress progress;
   Agreement all;
   std::set<std::string> known_cases;
-  std::int64_t skipped_files = 0;
+  std::int64_t skipped_files = 0, refused = 0;
   const auto start = std::chrono::steady_clock::now();
   Exit exit = Exit::match;
   for (const std::string& path : arguments.goldens) {
@@ -125,7 +125,9 @@ Exit run_matrix_check(const MatrixArguments& arguments) {
       ++skipped_files;
       continue;
     }
-    std::vector<MatrixEntry> entries = matrix_of(golden, arguments.quick);
+    MatrixEntries matrix = matrix_of(golden, arguments.quick, arguments.tokens);
+    std::vector<MatrixEntry>& entries = matrix.entries;
+    refused += matrix.refused;
     std::erase_if(entries, [&](const MatrixEntry& entry) { return !selected(arguments, entry); });
     if (entries.empty()) continue;
     Agreement of_file;
@@ -171,6 +173,7 @@ Exit run_matrix_check(const MatrixArguments& arguments) {
                     {"finding_match", all.finding_match},
                     {"finding_differ", all.finding_differ},
                     {"unexpected", all.unexpected},
+                    {"refused", refused},
                     {"seconds", seconds}};
     std::cout << json_line(summary) << '\n';
   } else {
@@ -180,8 +183,8 @@ Exit run_matrix_check(const MatrixArguments& arguments) {
     if (skipped_files > 0)
       std::cout << plural(skipped_files, "bfloat16 file") << " left out: the matrix is float32\n";
     std::cout << (all.unexpected == 0 ? "match: " : "difference: ")
-              << plural(all.count(), "configuration") << ", " << all.unexpected
-              << " not as expected, " << all.values << " values, "
+              << plural(all.count(), "configuration") << " (" << refused << " refused), "
+              << all.unexpected << " not as expected, " << all.values << " values, "
               << text(std::int64_t(seconds * 10) / 10.0) << " s\n";
   }
   return more_important(exit, all.unexpected == 0 ? Exit::match : Exit::difference);

@@ -13,6 +13,7 @@ struct MatrixArguments {
   bool quick = true;
   std::vector<std::string> goldens;  // files
   std::vector<std::int64_t> tp, dp;  // empty: all
+  std::vector<std::int64_t> tokens;  // prefixes alone; empty: cases, and prefixes where not quick
   std::vector<std::string> protocols, cases;
   int num_threads = 1;
   int verbosity = 0;

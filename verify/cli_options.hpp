@@ -59,6 +59,27 @@ CLI::Option* add_number(CLI::App& app, const std::string& names, Target& target,
   return app.add_option_function<std::string>(names, assign, description)->type_name("N");
 }
 
+/// An option that takes whole numbers from 0 on with commas between them.
+inline CLI::Option* add_numbers(CLI::App& app, const std::string& names,
+                                std::vector<std::int64_t>& target, const std::string& description) {
+  const auto assign = [&target, names](const std::string& list) {
+    target.clear();
+    const char* at = list.data();
+    const char* const end = list.data() + list.size();
+    while (true) {
+      std::int64_t value = 0;
+      const auto [stop, error] = std::from_chars(at, end, value);
+      if (error != std::errc() || value < 0 || (stop != end && *stop != ','))
+        throw CLI::ValidationError(names,
+                                   text("'", list, "' is no list of whole numbers such as 1,2,4"));
+      target.push_back(value);
+      if (stop == end) return;
+      at = stop + 1;
+    }
+  };
+  return app.add_option_function<std::string>(names, assign, description)->type_name("N,...");
+}
+
 /// The word that `choices` has for `value`.
 template <class T, std::size_t n>
 const char* word_of(const Choice<T> (&choices)[n], T value) {

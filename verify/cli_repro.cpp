@@ -72,7 +72,7 @@ void explain(const Scenario& s, const ScenarioVariant& variant, const ScenarioRe
   for (const Finding& finding : result.findings)
     if (finding.kind == FindingKind::bounds &&
         seen.emplace(finding.operation, finding.at.world).second)
-      asserting[finding.operation].push_back(text("tp=", finding.at.tp, " dp=", finding.at.dp, ' ',
+      asserting[finding.operation].push_back(text("tp=", finding.at.tp, " dp=", finding.at.dp, " expected ",
                                                   finding.expected, ", held ", finding.actual));
   for (const auto& [operation, lines] : asserting) {
     std::cout << "assert  predicted in " << operation << " (index out of bounds) on "

@@ -1,12 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <iostream>
+#include <memory>
 
 #include "reference/program/error.hpp"
+#include "reference/program/seeded_weights.hpp"
 #include "verify/affected.hpp"
 #include "verify/cli.hpp"
 #include "verify/cli_options.hpp"
+#include "verify/fault_text.hpp"
+#include "verify/loaded_golden.hpp"
 #include "verify/model_argument.hpp"
+#include "verify/record.hpp"
 #include "verify/requests.hpp"
+#include "verify/scenario.hpp"
 #include "verify/view_report.hpp"
 
 namespace tokenview {
@@ -21,6 +28,11 @@ struct RunArguments {
   ParallelConfig parallel{.tp = 4};
   std::int64_t draft_steps = 0;
   bool correct_target = false;
+  bool numeric = false, eager = false, unpadded = false;
+  std::vector<std::int64_t> aux_layers, graph_sizes;
+  std::optional<RunnerVersion> runner;
+  Dispatch dispatch = Dispatch::allgather_reducescatter;
+  std::vector<std::string> faults;
   OutputFormat format = OutputFormat::text;
 };
 
@@ -34,12 +46,16 @@ Layout layout_of(const RunArguments& arguments, const ModelConfig& config) {
   const ProtocolId asked = parse_protocol(arguments.protocol.value_or("S"));
   if (!arguments.engine) {
     if (arguments.backend)
-      throw UsageError("--all2all-backend without --engine: its release says what a backend does");
+      throw UsageError(
+          "--all2all-backend without --engine: its release says what a backend does; "
+          "--dispatch takes the form itself");
     if (asked != ProtocolId::S && !(parallel.tp > 1 && parallel.enable_expert_parallel))
       throw UsageError(text("--protocol ", *arguments.protocol,
                             ": sequence-parallel MoE needs --tp over 1 and --ep, found --tp ",
                             parallel.tp, parallel.enable_expert_parallel ? " --ep" : ""));
-    return {plan_for(config, parallel, asked)};
+    Layout layout{plan_for(config, parallel, asked)};
+    layout.plan.dispatch = arguments.dispatch;
+    return layout;
   }
   const EngineRelease release = engine_release(*arguments.engine);
   const ServedModel served{config, parallel, arguments.backend.value_or(default_backend),
@@ -56,42 +72,107 @@ Layout layout_of(const RunArguments& arguments, const ModelConfig& config) {
   return {plan, runner_options(release, plan)};
 }
 
+/// The weights of a golden file, or random ones.
+std::unique_ptr<WeightSource> weights_of(const std::string& model, const ModelConfig& config) {
+  if (model.ends_with(".h5")) return std::make_unique<LoadedGolden>(model);
+  return std::make_unique<SeededWeights>(config, 1);
+}
+
 Exit run(const RunArguments& arguments) {
   const ModelConfig config = model_argument(arguments.model).reading.config;
   require_simulable(config, arguments.parallel, arguments.draft_steps);
   if (arguments.correct_target && arguments.draft_steps == 0)
     throw UsageError("--correct-target without --draft-steps runs nothing");
+  if (arguments.correct_target && arguments.numeric)
+    throw UsageError("--correct-target with --numeric: numbers need the target");
+  if (arguments.eager && !arguments.graph_sizes.empty())
+    throw UsageError("--enforce-eager contradicts --graph-sizes");
+  if (arguments.unpadded && arguments.draft_steps == 0)
+    throw UsageError("--disable-padded-drafter-batch without --draft-steps has no effect");
+  for (const std::int64_t layer : arguments.aux_layers)
+    if (layer > config.num_hidden_layers)
+      throw UsageError(text("--aux-layers ", layer, ": expected 0 to ", config.num_hidden_layers));
+  if (!std::ranges::is_sorted(arguments.graph_sizes))
+    throw UsageError("--graph-sizes: expected sizes in ascending order");
+  if (arguments.numeric) {
+    require_arithmetic(config);
+    require_memory(config, 2 * sizeof(double));  // sharded, and whole beside it
+  }
   const auto requests = parse_requests(arguments.requests, arguments.parallel.dp);
+  std::vector<InjectedFault> faults;
+  for (const std::string& fault : arguments.faults) faults.push_back(parse_fault(fault));
 
-  const Layout layout = layout_of(arguments, config);
+  Layout layout = layout_of(arguments, config);
+  layout.plan.aux_layers = arguments.aux_layers;
+  layout.runner.graph_sizes = arguments.graph_sizes;
+  layout.runner.padded_drafter = !arguments.unpadded;
+  if (arguments.runner) layout.runner.version = *arguments.runner;
   const ParallelPlan& plan = layout.plan;
-  const ViewRunResult result = run_views({.config = config,
-                                          .plan = plan,
-                                          .inputs = inputs_of(requests),
-                                          .draft_steps = std::size_t(arguments.draft_steps),
-                                          .target_runs = !arguments.correct_target,
-                                          .runner = layout.runner},
-                                         true);
+  std::vector<std::int64_t> hits(faults.size(), 0);
+  ParallelRun configuration{.config = config,
+                            .plan = plan,
+                            .inputs = inputs_of(requests),
+                            .draft_steps = std::size_t(arguments.draft_steps),
+                            .target_runs = !arguments.correct_target,
+                            .runner = layout.runner,
+                            .faults = faults.empty() ? nullptr : &faults,
+                            .fault_hits = &hits};
+  for (std::size_t dp = 0; dp < configuration.inputs.size(); ++dp)
+    for (Batch* batch : {&configuration.inputs[dp].context, &configuration.inputs[dp].step})
+      spread_ids(*batch, std::int64_t(dp), 0, config.vocab_size);
+  const ViewRunResult result = run_views(configuration, true);
+  try {
+    require_met(faults, hits, result, "--fault");
+  } catch (const ConfigError& error) {
+    throw UsageError(error.what());
+  }
+  configuration.fault_hits = nullptr;
+  std::optional<UnshardedComparison> numbers;
+  if (arguments.numeric)
+    numbers = compare_with_unsharded(configuration, *weights_of(arguments.model, config));
+  const bool matches = !numbers || (numbers->findings.empty() && numbers->error.empty());
 
   if (arguments.format == OutputFormat::jsonl) {
+    for (const NamedView& view : result.views) std::cout << json_line(view_record(view)) << '\n';
     for (const Finding& finding : result.findings)
       std::cout << json_line(finding_record(finding)) << '\n';
+    if (numbers)
+      for (const Finding& finding : numbers->findings)
+        std::cout << json_line(finding_record(finding)) << '\n';
     ReportRecord summary{.kind = "summary"};
-    summary.verdict = result.clean() ? "match" : "finding";
-    summary.more = {{"findings", std::int64_t(result.findings.size())}, {"detail", result.error}};
+    summary.verdict = !result.clean() ? "finding" : matches ? "match" : "difference";
+    summary.more = {{"protocol", std::string(to_string(plan.protocol))},
+                    {"findings", std::int64_t(result.findings.size())},
+                    {"detail", result.error}};
+    if (numbers) {
+      summary.more.emplace_back("taps", numbers->taps);
+      summary.more.emplace_back("values", numbers->values);
+      summary.more.emplace_back("worst", numbers->worst);
+    }
     std::cout << json_line(summary) << '\n';
   } else {
     std::cout << "protocol " << to_string(plan.protocol) << ", tp=" << arguments.parallel.tp
               << " dp=" << arguments.parallel.dp
+              << (arguments.parallel.pp > 1 ? text(" pp=", arguments.parallel.pp) : "")
               << (arguments.parallel.enable_expert_parallel ? " ep" : "") << ", requests "
               << arguments.requests << "; rows of every rank\n";
-    print_views(std::cout, result);
+    print_views(std::cout, result, use_colour());
     print_findings(std::cout, result);
     std::cout << plural(std::int64_t(result.findings.size()), "finding") << '\n';
+    if (numbers) {
+      for (std::size_t i = 0; i < std::min<std::size_t>(numbers->findings.size(), 20); ++i)
+        std::cout << "differs  " << to_string(numbers->findings[i]) << '\n';
+      if (!numbers->error.empty()) std::cout << "numbers stopped: " << numbers->error << '\n';
+      std::cout << "numbers: " << plural(numbers->taps, "tap") << " of "
+                << plural(numbers->values, "value") << " beside the unsharded model, "
+                << plural(std::int64_t(numbers->findings.size()), "tap") << " differ; worst "
+                << numbers->worst << " of the largest value"
+                << (numbers->worst_tap.empty() ? "" : " at " + numbers->worst_tap) << '\n';
+    }
   }
-  return result.clean()               ? Exit::match
-         : result.collective_mismatch ? Exit::collective_mismatch
-                                      : Exit::difference;
+  return result.collective_mismatch  ? Exit::collective_mismatch
+         : result.clean() && matches ? Exit::match
+                                     : Exit::difference;
 }
 
 std::function<Exit()> add_options(CLI::App& app) {
@@ -105,13 +186,21 @@ std::function<Exit()> add_options(CLI::App& app) {
   app.add_option("--all2all-backend", arguments->backend,
                  text("Of the experts, with --engine; default: ", default_backend))
       ->type_name("BACKEND");
-  app.add_option("--protocol", arguments->protocol,
-                 "Token layout: S (sequence parallelism off, the default), A, B, C or D")
-      ->type_name("S|A|B|C|D");
+  app.add_option(
+         "--protocol", arguments->protocol,
+         "Token layout: S (sequence parallelism off, the default), A, B, C, D, E, deferred, "
+         "sglang, or a variant by its pull request: vllm-48763, ...")
+      ->type_name("PROTOCOL");
+  app.add_option_function<std::string>(
+         "--dispatch",
+         [arguments](const std::string& name) { arguments->dispatch = parse_dispatch(name); },
+         "How rows reach their experts: allgather_reducescatter (default), naive, all_to_all")
+      ->type_name("FORM");
   add_number(app, "--tp", arguments->parallel.tp, std::int64_t{1}, max_degree,
              "Tensor parallel ranks; default: 4");
   add_number(app, "--dp", arguments->parallel.dp, std::int64_t{1}, max_degree,
              "Data parallel ranks");
+  add_number(app, "--pp", arguments->parallel.pp, std::int64_t{1}, max_degree, "Pipeline stages");
   app.add_flag("--ep,--enable-expert-parallel", arguments->parallel.enable_expert_parallel,
                "Whole experts a rank");
   app.add_option("--tokens,--requests", arguments->requests,
@@ -123,6 +212,22 @@ std::function<Exit()> add_options(CLI::App& app) {
              "MTP steps; default: 0");
   app.add_flag("--correct-target", arguments->correct_target,
                "Feed the drafter the rows of a correct target instead of running it");
+  app.add_flag("--numeric", arguments->numeric,
+               "Also with numbers on simulated ranks, in float64, beside the unsharded model");
+  add_numbers(app, "--aux-layers", arguments->aux_layers,
+              "Auxiliary hidden states, captured before these layers: 0,2,4");
+  static constexpr Choice<RunnerVersion> runners[] = {{"V1", RunnerVersion::V1},
+                                                      {"V2", RunnerVersion::V2}};
+  add_choice(app, "--runner", arguments->runner, runners,
+             "Generation of the model runner; default: V1, or the engine's");
+  add_numbers(app, "--graph-sizes", arguments->graph_sizes,
+              "CUDA graph capture sizes that rows are padded to: 1,2,4,8; default: none");
+  app.add_flag("--enforce-eager", arguments->eager, "No CUDA graphs (the default)");
+  app.add_flag("--disable-padded-drafter-batch", arguments->unpadded,
+               "Rejected rows are left out of the first draft pass");
+  app.add_option("--fault", arguments->faults,
+                 "Injects ACT:OPERATION[@MODULE][,key=value...] (docs/scenarios.md); repeatable")
+      ->type_name("FAULT");
   add_choice(app, "--format", arguments->format, output_formats,
              "Lines for people (default) or JSON Lines");
   return [arguments] { return run(*arguments); };
@@ -137,7 +242,10 @@ constinit const Verb run_verb = {
     "tokenview run --protocol B --tp 2 --dp 2 --ep --tokens 1,1 --draft-steps 2\n"
     "    the findings of a layout that guesses it from the row count\n"
     "tokenview run --engine vllm-0.26.0 --tp 2 --dp 2 --ep --tokens 1\n"
-    "    the layout that a release runs",
+    "    the layout that a release runs\n"
+    "tokenview run --protocol D --tp 2 --ep --tokens 5 --numeric --fault drop:trim@mtp "
+    "--draft-steps 1\n"
+    "    an injected fault, on views and with numbers",
     add_options};
 
 }  // namespace tokenview

@@ -8,11 +8,13 @@
 namespace tokenview {
 namespace {
 
-constexpr const char* purposes[] = {"target layers", "target exit", "MTP layer", "MTP exit",
-                                    "embedding",     "fc",          "logits",    "expert dispatch"};
+constexpr const char* purposes[] = {"target layers", "target exit",     "MTP layer",
+                                    "MTP exit",      "embedding",       "fc",
+                                    "logits",        "expert dispatch", "row counts"};
 
 const char* purpose_of(const CollectiveRecord& call) {
   const bool mtp = call.module.starts_with("mtp");
+  if (call.module == "runner") return "row counts";
   if (call.group != "tp") return "expert dispatch";
   if (call.module.find(".layers.") != std::string::npos) return mtp ? "MTP layer" : "target layers";
   if (call.module.empty()) return "logits";

@@ -47,4 +47,40 @@ HostTensor LoadedGolden::weight(const std::string& name,
   return found->second;
 }
 
+std::string LoadedGolden::longest_prefill() const {
+  std::string longest;
+  std::int64_t most = 0;
+  for (const auto& [name, of_file] : cases_)
+    if (of_file.inputs.num_sequences() == 1 && of_file.inputs.context_ids.empty() &&
+        of_file.inputs.num_tokens() > most) {
+      longest = name;
+      most = of_file.inputs.num_tokens();
+    }
+  return longest;
+}
+
+LoadedGolden::Case LoadedGolden::prefix(const std::string& prefill, std::int64_t tokens) const {
+  const Case& whole = cases_.at(prefill);
+  Case part;
+  const auto count = std::ptrdiff_t(tokens);
+  part.inputs.input_ids.assign(whole.inputs.input_ids.begin(),
+                               whole.inputs.input_ids.begin() + count);
+  part.inputs.positions.assign(whole.inputs.positions.begin(),
+                               whole.inputs.positions.begin() + count);
+  part.inputs.query_start_loc = {0, std::int32_t(tokens)};
+  part.inputs.context_start_loc = {0, 0};
+  const auto first_rows = [&](const auto& tensor) {
+    auto rows = tensor;
+    const std::int64_t width = std::int64_t(tensor.values.size()) / tensor.shape[0];
+    rows.shape[0] = tokens;
+    rows.values.resize(std::size_t(tokens * width));
+    return rows;
+  };
+  for (const auto& [name, tap] : whole.taps)
+    if (name.starts_with("target/")) part.taps.emplace(name, first_rows(tap));
+  for (const auto& [name, ids] : whole.ids)
+    if (name.starts_with("target/")) part.ids.emplace(name, first_rows(ids));
+  return part;
+}
+
 }  // namespace tokenview

@@ -28,6 +28,13 @@ class LoadedGolden final : public WeightSource {
   const ModelConfig& config() const { return config_; }
   const std::map<std::string, Case>& cases() const { return cases_; }
 
+  /// The longest case of one sequence without a context, by name; empty: there is none.
+  std::string longest_prefill() const;
+
+  /// The first `tokens` rows of a prefill: its target taps are those of the whole, row by row, for
+  /// a row knows nothing of later ones. No draft steps: they pair rows with the token that follows.
+  Case prefix(const std::string& prefill, std::int64_t tokens) const;
+
   bool contains(const std::string& name) const override { return weights_.contains(name); }
   HostTensor weight(const std::string& name, const std::vector<std::int64_t>& shape) const override;
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <deque>
 #include <exception>
 #include <limits>
 #include <map>
@@ -19,25 +20,6 @@
 
 namespace tokenview {
 namespace {
-
-/// The golden's columns that a rank's block of a tap holds.
-std::vector<std::int64_t> columns_of(const std::string& tap, const ColumnBlock& block,
-                                     std::int64_t width, const ModelConfig& config) {
-  std::vector<std::int64_t> columns;
-  const auto add = [&](std::int64_t begin, std::int64_t extent) {
-    const std::int64_t share = extent / block.of;
-    for (std::int64_t c = begin + block.begin * share; c < begin + block.end * share; ++c)
-      columns.push_back(c);
-  };
-  if (tap.ends_with("in_proj_qkv")) {  // three segments, each cut by itself
-    add(0, config.key_dim());
-    add(config.key_dim(), config.key_dim());
-    add(2 * config.key_dim(), config.value_dim());
-  } else {
-    add(0, width);
-  }
-  return columns;
-}
 
 /// A golden tap's row of a token of the step; draft steps after the first have a row a sequence.
 std::int64_t golden_row(const RowRun& row, const GoldenInputs& inputs, std::int64_t draft_step) {
@@ -181,47 +163,68 @@ std::string MatrixEntry::name() const {
   std::string joined_cases;
   for (const std::string& of_rank : cases)
     joined_cases += (joined_cases.empty() ? "" : "+") + of_rank;
+  if (tokens > 0) joined_cases += text('[', tokens, ']');
   return text(file, ' ', joined_cases, ' ', to_string(protocol), " tp=", parallel.tp,
               " dp=", parallel.dp, parallel.enable_expert_parallel ? " ep" : "");
 }
 
-std::vector<MatrixEntry> matrix_of(const LoadedGolden& golden, bool quick) {
+MatrixEntries matrix_of(const LoadedGolden& golden, bool quick,
+                        const std::vector<std::int64_t>& tokens) {
   const ModelConfig& config = golden.config();
+  MatrixEntries matrix;
+  const auto add = [&](const std::vector<std::string>& cases, std::int64_t prefix,
+                       const ParallelConfig& parallel) {
+    bool is_legal = true;
+    try {
+      validate(config, parallel);
+    } catch (const ConfigError&) {  // a degree that this model's sizes refuse
+      is_legal = false;
+    }
+    for (const ProtocolId protocol : all_protocols()) {
+      const bool is_open =
+          parallel.tp > 1 && (parallel.enable_expert_parallel || protocol == ProtocolId::deferred);
+      if (protocol != ProtocolId::S && !is_open) continue;
+      if (is_legal)
+        matrix.entries.push_back({golden.name(), cases, parallel, protocol, prefix});
+      else
+        ++matrix.refused;
+    }
+  };
+
   std::vector<std::string> cases;
   for (const auto& [name, unused] : golden.cases()) cases.push_back(name);
-  std::vector<std::int64_t> degrees;
-  for (const std::int64_t tp : {1, 2, 3, 4, 8}) {
-    try {
-      validate(config, {.tp = tp});
-      degrees.push_back(tp);
-    } catch (const ConfigError&) {  // a degree that this model's sizes refuse
-    }
-  }
+  if (quick && cases.size() > 2) cases = {cases.front(), cases.back()};
+  std::vector<std::int64_t> degrees = {1, 2, 3, 4, 8};
   if (quick) {
+    std::erase_if(degrees, [&](std::int64_t tp) {
+      try {
+        validate(config, {.tp = tp});
+        return false;
+      } catch (const ConfigError&) {
+        return true;
+      }
+    });
     if (degrees.size() > 3) degrees.erase(degrees.begin() + 1, degrees.end() - 2);
-    if (cases.size() > 2) cases = {cases.front(), cases.back()};
   }
-  std::vector<MatrixEntry> entries;
-  for (std::size_t c = 0; c < cases.size(); ++c)
-    for (const std::int64_t tp : degrees)
-      for (const std::int64_t dp : {1, 2})
-        for (const bool ep : {false, true})
-          for (const ProtocolId protocol : all_protocols()) {
-            const bool is_open = tp > 1 && (ep || protocol == ProtocolId::deferred);
-            if (protocol != ProtocolId::S && !is_open) continue;
-            MatrixEntry entry{golden.name(),
-                              {cases[c]},
-                              {.tp = tp, .dp = dp, .enable_expert_parallel = ep},
-                              protocol};
-            if (dp == 2) entry.cases.push_back(cases[(c + 1) % cases.size()]);
-            try {
-              validate(config, entry.parallel);
-            } catch (const ConfigError&) {
-              continue;
-            }
-            entries.push_back(std::move(entry));
-          }
-  return entries;
+  const std::string prefill = golden.longest_prefill();
+  std::vector<std::int64_t> prefixes = tokens;
+  if (tokens.empty() && !quick) prefixes = {1, 2, 3, 4, 5, 8, 12, 13};
+  for (const std::int64_t tp : degrees)
+    for (const std::int64_t dp : {1, 2})
+      for (const bool ep : {false, true}) {
+        const ParallelConfig parallel{.tp = tp, .dp = dp, .enable_expert_parallel = ep};
+        for (std::size_t c = 0; c < cases.size() && tokens.empty(); ++c) {
+          std::vector<std::string> of_ranks = {cases[c]};
+          if (dp == 2) of_ranks.push_back(cases[(c + 1) % cases.size()]);
+          add(of_ranks, 0, parallel);
+        }
+        if (prefill.empty()) continue;
+        const std::int64_t have = golden.cases().at(prefill).inputs.num_tokens();
+        for (const std::int64_t prefix : prefixes)
+          if (prefix + dp - 1 <= have)
+            add(std::vector<std::string>(std::size_t(dp), prefill), prefix, parallel);
+      }
+  return matrix;
 }
 
 MatrixResult run_entry(const LoadedGolden& golden, const MatrixEntry& entry) {
@@ -236,8 +239,13 @@ MatrixResult run_entry(const LoadedGolden& golden, const MatrixEntry& entry,
   std::vector<const LoadedGolden::Case*> cases;
   ParallelRun run{.config = config, .plan = plan_for(config, entry.parallel, entry.protocol)};
   std::int64_t draft_steps = std::numeric_limits<std::int64_t>::max();
-  for (const std::string& name : entry.cases) {
-    cases.push_back(&golden.cases().at(name));
+  std::deque<LoadedGolden::Case> prefixes;
+  for (std::size_t dp = 0; dp < entry.cases.size(); ++dp) {
+    const std::string& name = entry.cases[dp];
+    if (entry.tokens > 0)  // the ranks' counts differ
+      cases.push_back(&prefixes.emplace_back(golden.prefix(name, entry.tokens + std::int64_t(dp))));
+    else
+      cases.push_back(&golden.cases().at(name));
     CaseBatches batches = case_batches(cases.back()->inputs);
     run.inputs.push_back({std::move(batches.context), std::move(batches.step)});
     draft_steps = std::min(draft_steps, cases.back()->draft_steps);

@@ -17,6 +17,7 @@ struct MatrixEntry {
   std::vector<std::string> cases;  // [dp]
   ParallelConfig parallel;
   ProtocolId protocol = ProtocolId::S;  // asked for; the plan says what becomes of it
+  std::int64_t tokens = 0;              // the first rows of each case alone; 0: all
 
   /// "qwen3_next_tiny prefill D tp=2 dp=1 ep"
   std::string name() const;
@@ -43,11 +44,18 @@ struct MatrixResult {
   }
 };
 
+struct MatrixEntries {
+  std::vector<MatrixEntry> entries;
+  std::int64_t refused = 0;  // an engine refuses their degrees at construction
+};
+
 /// The legal configurations of a golden file: every tp that its sizes allow out of 1, 2, 3, 4, 8,
-/// dp 1 and 2 (rank 1 runs the next case of the file), expert parallelism off (protocol S alone)
-/// and on, and protocols S, A, B, C, D. `quick` keeps the corners: two cases, tp 1 and the two
-/// largest.
-std::vector<MatrixEntry> matrix_of(const LoadedGolden& golden, bool quick);
+/// dp 1 and 2 (rank 1 runs the next case of the file), expert parallelism off and on, every
+/// protocol; every case, and the first 1, 2, 3, 4, 5, 8, 12 and 13 tokens of the longest prefill
+/// (rank 1 has one more). `quick` keeps the corners: two cases, no prefixes, tp 1 and the two
+/// largest. `tokens`: these prefixes alone.
+MatrixEntries matrix_of(const LoadedGolden& golden, bool quick,
+                        const std::vector<std::int64_t>& tokens = {});
 
 /// Runs the sharded program on simulated ranks twice, with numbers and with views, and holds each
 /// rank's taps to the golden by their view: the rows of a token to the row of that token, column

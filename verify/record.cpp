@@ -177,18 +177,17 @@ class TapWriter final : public CaseObserver<float> {
   std::int64_t step_ = -1;  // of the draft; -1 in the target model
 };
 
-/// A model that cannot be held is refused before the machine runs out of memory.
-void require_memory(const ModelConfig& config) {
+}  // namespace
+
+void require_memory(const ModelConfig& config, double bytes_per_parameter) {
   const ParameterCount parameters = parameter_count(config);
-  const double needed = double(parameters.model + parameters.mtp) * sizeof(float);
+  const double needed = double(parameters.model + parameters.mtp) * bytes_per_parameter;
   const double memory = double(sysconf(_SC_PHYS_PAGES)) * double(sysconf(_SC_PAGESIZE));
   if (needed > 0.9 * memory)
     throw ConfigError(text("the weights of this model take ", std::int64_t(needed / 1e9),
-                           " GB in float32, and this machine has ", std::int64_t(memory / 1e9),
+                           " GB, and this machine has ", std::int64_t(memory / 1e9),
                            " GB of memory: expected a smaller model"));
 }
-
-}  // namespace
 
 RecordedCase seeded_case(const std::string& name, const std::vector<SequenceLength>& sequences,
                          std::int64_t vocab_size, std::uint64_t seed) {
@@ -260,7 +259,7 @@ std::vector<RecordedCase> cases_of(const GoldenFile& golden, const ModelConfig& 
 
 void record_golden(const Recording& recording, const std::string& path) {
   require_arithmetic(recording.config);
-  require_memory(recording.config);
+  require_memory(recording.config, sizeof(float));
   GoldenHeader header{.model_type = to_string(recording.config.model_type),
                       .dtype = recording.dtype,
                       .producer = "tokenview reference",

@@ -59,6 +59,10 @@ struct Recording {
   std::function<void(const std::string& case_name)> progress = {};  // called often; may throw
 };
 
+/// Throws ConfigError for a model that this machine's memory cannot hold: refused before it runs
+/// out.
+void require_memory(const ModelConfig& config, double bytes_per_parameter);
+
 /// Writes a golden file with every tap of the serial reference model. `path` has the old content or
 /// all of the new one, whatever happens. Throws FileError, ConfigError for a model without
 /// arithmetic or with more weights than this machine has memory.

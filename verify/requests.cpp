@@ -111,4 +111,9 @@ std::vector<StepInputs> inputs_of(const std::vector<std::vector<Request>>& reque
   return inputs;
 }
 
+void spread_ids(Batch& batch, std::int64_t dp, std::int64_t step, std::int64_t vocab_size) {
+  for (std::size_t i = 0; i < batch.input_ids.size(); ++i)
+    batch.input_ids[i] = (std::int64_t(i) * 37 + dp * 59 + step * 13 + 7) % vocab_size;
+}
+
 }  // namespace tokenview

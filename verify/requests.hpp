@@ -25,4 +25,7 @@ std::vector<std::vector<Request>> parse_requests(std::string_view text, std::int
 /// The flat batches of each dp rank: a pass over the contexts, then the step. Ids count the rows.
 std::vector<StepInputs> inputs_of(const std::vector<std::vector<Request>>& requests);
 
+/// Ids that differ between ranks, steps and rows, so that numbers can tell rows apart.
+void spread_ids(Batch& batch, std::int64_t dp, std::int64_t step, std::int64_t vocab_size);
+
 }  // namespace tokenview

@@ -101,8 +101,10 @@ void require_met(const std::vector<InjectedFault>& faults, const std::vector<std
                  const ViewRunResult& run, const std::string& source);
 
 /// The scenario's variant on token views; with numbers too where the expected check is `numeric`.
-/// Throws ConfigError for one that cannot be simulated.
-ScenarioResult run_scenario(const Scenario& scenario, const ScenarioVariant& variant);
+/// Throws ConfigError for one that cannot be simulated, and, unless `may_miss`, for a fault that
+/// never met its place.
+ScenarioResult run_scenario(const Scenario& scenario, const ScenarioVariant& variant,
+                            bool may_miss = false);
 
 /// Whether the broken variant behaves as the scenario says; `problem` says how not.
 bool behaves_as_told(const Scenario& scenario, const ScenarioResult& broken, std::string& problem);

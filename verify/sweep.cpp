@@ -135,6 +135,7 @@ ParallelRun run_of(const SweepKey& key, const ModelConfig& config) {
   run.plan.dispatch = Dispatch(key.dispatch);
   run.plan.aux_layers = aux_sets()[key.aux];
   run.draft_steps = key.draft_steps;
+  run.most_findings = 1;
   run.inputs = inputs_of(
       parse_requests(batches(key.tp, key.dp, key.draft_steps)[key.batch], dp_values[key.dp]));
   run.runner.version = key.runner == 0 ? RunnerVersion::V1 : RunnerVersion::V2;
@@ -176,7 +177,7 @@ SweepMatrix sweep_matrix() {
        {0, 1, 2},
        {0},
        {0},
-       {0, 1, 2, 4},
+       {0, 1, 3},
        {0},
        {0},
        {0},

@@ -63,9 +63,10 @@ class ViewOps {
   /// Findings go to `findings`, in program order of this rank. `origins` is shared by all ranks of
   /// a run: what took rows away from full, which tensors carry from rank to rank; null: not noted,
   /// which is faster.
+  /// No more than `most` findings are noted.
   ViewOps(const RankCoordinates& at, std::vector<Finding>& findings,
-          std::vector<std::string>* origins, std::int32_t step = 0)
-      : at_(at), findings_(&findings), origins_(origins), step_(step) {}
+          std::vector<std::string>* origins, std::int32_t step = 0, std::size_t most = 100'000)
+      : at_(at), findings_(&findings), origins_(origins), most_(most), step_(step) {}
 
   void locate(const ModulePath& module) const { module_ = &module; }
   /// Told by a communicator of each result that it made.
@@ -204,12 +205,14 @@ class ViewOps {
   /// Each token is among the rows once: a row that is there twice is routed twice.
   void require_once(const Rows& rows) const;
   Tensor joined_flat(std::span<const Tensor* const> parts) const;
+  bool is_full() const { return findings_->size() >= most_; }
   void note_rows(Tensor& x, const char* what) const;
   std::string name(const TokenView& view) const { return to_string(view, step_); }
 
   RankCoordinates at_;
   std::vector<Finding>* findings_;
   std::vector<std::string>* origins_;
+  std::size_t most_;
   mutable std::int32_t step_;
   mutable const ModulePath* module_ = nullptr;
   mutable std::int64_t order_ = 0;  // operations so far

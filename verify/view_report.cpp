@@ -14,11 +14,41 @@ std::string row_map(const NamedView& view) {
   return map;
 }
 
-void print_views(std::ostream& out, const ViewRunResult& result) {
+namespace {
+
+/// `word` between two escape sequences, wherever it stands in `line`.
+std::string coloured(std::string line, const std::string& word, const char* colour) {
+  for (std::size_t at = line.find(word); at != std::string::npos;) {
+    const std::string shown = text("\033[", colour, 'm', word, "\033[0m");
+    line.replace(at, word.size(), shown);
+    at = line.find(word, at + shown.size());
+  }
+  return line;
+}
+
+}  // namespace
+
+ReportRecord view_record(const NamedView& view) {
+  ReportRecord record{.kind = "view"};
+  const std::size_t slash = view.name.find('/');
+  record.step = view.name.substr(0, slash);
+  record.tap = view.name.substr(slash + 1);
+  std::vector<std::string> rows, sums;
+  for (const ViewOps::Tensor& of_rank : view.by_rank) {
+    rows.push_back(to_map(of_rank.rows));
+    sums.push_back(to_string(of_rank.sum));
+  }
+  record.more = {{"stage", view.stage}, {"rows", rows}, {"sums", sums}};
+  return record;
+}
+
+void print_views(std::ostream& out, const ViewRunResult& result, bool colour) {
   std::size_t width = 0;
   for (const NamedView& view : result.views) width = std::max(width, view.name.size());
   for (const NamedView& view : result.views) {
-    out << view.name << std::string(width + 2 - view.name.size(), ' ') << row_map(view);
+    std::string map = row_map(view);
+    if (colour) map = coloured(coloured(std::move(map), "PAD", "2"), "MIX", "31");
+    out << view.name << std::string(width + 2 - view.name.size(), ' ') << map;
     std::string sums, columns;
     for (const ViewOps::Tensor& of_rank : view.by_rank) {
       sums += (sums.empty() ? "" : "|") + to_string(of_rank.sum);

@@ -9,13 +9,17 @@ namespace tokenview {
 
 /// The rows of every rank at every named tensor, one line each, in program order:
 /// `model.layers.0.mlp  [0,1,2][3,4,5][6,7,8][9,PAD,PAD]`, with what a value misses behind it.
-void print_views(std::ostream& out, const ViewRunResult& result);
+/// In colour pads are dim and mixtures red.
+void print_views(std::ostream& out, const ViewRunResult& result, bool colour = false);
 
 /// The rows of all ranks as a map: `[0,1,2][3,4,5][6,7,8][9,PAD,PAD]`.
 std::string row_map(const NamedView& view);
 
 /// The first findings, one line each, and how many more there are.
 void print_findings(std::ostream& out, const ViewRunResult& result, std::size_t most = 20);
+
+/// What every rank held at a point, as a record of kind "view".
+ReportRecord view_record(const NamedView& view);
 
 /// A finding as a record of kind "finding".
 ReportRecord finding_record(const Finding& finding);

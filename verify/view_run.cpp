@@ -97,7 +97,7 @@ ViewRunResult run_views(const ParallelRun& run, bool record_views, ViewWeights* 
   std::vector<ViewOps> ops;
   for (std::size_t rank = 0; rank < world; ++rank)
     ops.emplace_back(coordinates_of(std::int64_t(rank), parallel), findings[rank],
-                     record_views ? &origins : nullptr);
+                     record_views ? &origins : nullptr, 0, run.most_findings);
 
   ViewRunResult result;
   try {

@@ -75,6 +75,12 @@ std::vector<typename R::Ops::Ids> draft(
     at = sample_rows(pass);
     ids = ops.select(ids, kept);
     fed = ops.index_rows(fed, kept, kept);
+    if (!pass.tokens_across_dp.empty()) {  // the runner pads what is left as it pads every pass
+      const std::int64_t rows = pass.tokens_across_dp[std::size_t(rank.dp.rank())];
+      ids = ops.pad_ids(ids, std::max<std::int64_t>(rows - pass.num_tokens(), 0));
+      append_runner_pads(pass, rows);
+      fed = ops.into_buffer(fed, pass.num_tokens());
+    }
   }
   ids = rank.named("draft_ids", ops.next_ids(ids, pass, at.rows, next));
   const auto requests = std::int64_t(at.rows.size());
