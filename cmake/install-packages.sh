@@ -17,11 +17,12 @@ required=(
   nlohmann-json3-dev:/usr/include/nlohmann/json.hpp
 )
 # The build does without these: Boost.Test from headers, ucontext for Boost.Context, no property
-# tests.
+# tests, no validation of scenarios against their schema.
 optional=(
   libboost-test-dev
   libboost-context-dev
   librapidcheck-dev
+  python3-jsonschema
 )
 
 # is_there PACKAGE [COMMAND|/FILE]

@@ -20,6 +20,8 @@
 #include "tokenview_version.hpp"
 #include "verify/cli_page.hpp"
 #include "verify/interrupt.hpp"
+#include "verify/protocol_page.hpp"
+#include "verify/scenario_schema.hpp"
 
 namespace tokenview {
 namespace {
@@ -113,8 +115,13 @@ Exit generate(const CLI::App& app, const std::string& what) {
     std::cout << man_page(app, build::version);
   else if (what == "bash-completion")
     std::cout << bash_completion(app);
+  else if (what == "protocols")
+    std::cout << protocol_page();
+  else if (what == "scenario-schema")
+    std::cout << scenario_schema();
   else
-    throw UsageError(text("--generate: '", what, "' is none of man, bash-completion"));
+    throw UsageError(text("--generate: '", what,
+                          "' is none of man, bash-completion, protocols, scenario-schema"));
   return Exit::match;
 }
 

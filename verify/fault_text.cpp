@@ -17,11 +17,31 @@ constexpr FaultAct acts[] = {FaultAct::drop,  FaultAct::repeat, FaultAct::replac
                              FaultAct::leave, FaultAct::rows,   FaultAct::scale,   FaultAct::set,
                              FaultAct::side};
 
-/// Which words `with` takes; no entry: none is needed.
+FaultAct act_named(const std::string& name, bool& known) {
+  for (const FaultAct act : acts)
+    if (name == to_string(act)) return act;
+  known = false;
+  return FaultAct::drop;
+}
+
+}  // namespace
+
+std::span<const FaultAct> all_fault_acts() { return acts; }
+
+std::vector<std::string> act_names() {
+  std::vector<std::string> names;
+  for (const FaultAct act : acts) names.push_back(to_string(act));
+  return names;
+}
+
+const std::vector<std::string>& group_names() {
+  static const std::vector<std::string> groups = {"tp", "dp", "ep", "pp"};
+  return groups;
+}
+
 const std::vector<std::string>* words_of(FaultAct act) {
   static const std::vector<std::string> collectives = {"all_reduce", "all_gather", "reduce_scatter",
                                                        "chunk", "prefix"};
-  static const std::vector<std::string> groups = {"tp", "dp", "ep", "pp"};
   static const std::vector<std::string> orders = {"reverse", "rotate", "swap", "round_robin",
                                                   "tp_major"};
   static const std::vector<std::string> contents = {"nan", "large", "stale"};
@@ -36,7 +56,7 @@ const std::vector<std::string>* words_of(FaultAct act) {
     case FaultAct::after:
       return &collectives;
     case FaultAct::group:
-      return &groups;
+      return &group_names();
     case FaultAct::order:
       return &orders;
     case FaultAct::poison:
@@ -49,21 +69,6 @@ const std::vector<std::string>* words_of(FaultAct act) {
       return nullptr;
   }
 }
-
-FaultAct act_named(const std::string& name, bool& known) {
-  for (const FaultAct act : acts)
-    if (name == to_string(act)) return act;
-  known = false;
-  return FaultAct::drop;
-}
-
-std::vector<std::string> act_names() {
-  std::vector<std::string> names;
-  for (const FaultAct act : acts) names.push_back(to_string(act));
-  return names;
-}
-
-}  // namespace
 
 InjectedFault read_fault(JsonSection section) {
   const auto string_of = [&](const std::string& key, const std::string& otherwise) {
@@ -81,6 +86,10 @@ InjectedFault read_fault(JsonSection section) {
                                          : section.to_string("op", section.required("op"));
   fault.at = string_of("at", "*");
   fault.group = string_of("group", "");
+  if (const auto& groups = group_names();
+      !fault.group.empty() && std::ranges::find(groups, fault.group) == groups.end())
+    section.refuse("group", '"' + shortened(fault.group) + '"',
+                   "one of " + joined(groups) + suggestion(fault.group, groups));
   fault.tp = section.integer("tp", -1);
   fault.dp = section.integer("dp", -1);
   fault.pp = section.integer("pp", -1);

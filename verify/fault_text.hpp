@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -8,6 +9,15 @@
 #include "reference/program/json_section.hpp"
 
 namespace tokenview {
+
+std::span<const FaultAct> all_fault_acts();
+std::vector<std::string> act_names();
+
+/// Which words `with` takes; null: none is needed.
+const std::vector<std::string>* words_of(FaultAct act);
+
+/// The groups that a fault of a collective may name.
+const std::vector<std::string>& group_names();
 
 /// A fault from a scenario: `{"act": "drop", "op": "all_gather", "at": "mtp.*", "group": "tp",
 /// "tp": 1, "occurrence": 2, "step": 0, "draft": 1, "with": "reverse", "number": -1, "factor": 2,

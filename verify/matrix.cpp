@@ -232,7 +232,7 @@ MatrixResult run_entry(const LoadedGolden& golden, const MatrixEntry& entry) {
 }
 
 MatrixResult run_entry(const LoadedGolden& golden, const MatrixEntry& entry,
-                       const WeightSource& weights) {
+                       const WeightSource& weights, const OwnProtocol* own) {
   const ModelConfig& config = golden.config();
   MatrixResult result;
   result.entry = entry;
@@ -251,7 +251,8 @@ MatrixResult run_entry(const LoadedGolden& golden, const MatrixEntry& entry,
     draft_steps = std::min(draft_steps, cases.back()->draft_steps);
   }
   run.draft_steps = std::size_t(draft_steps);
-  result.expected_to_fail = !known_fault(run).empty();
+  run.own_protocol = own;
+  result.expected_to_fail = own == nullptr && !known_fault(run).empty();
 
   const ViewRunResult views = run_views(run, true);
   result.findings = views.findings;

@@ -62,9 +62,10 @@ MatrixEntries matrix_of(const LoadedGolden& golden, bool quick,
 /// blocks to their columns, and partial sums together over the ranks that share them.
 MatrixResult run_entry(const LoadedGolden& golden, const MatrixEntry& entry);
 
-/// The same with other weights than the file's.
+/// The same with other weights than the file's, or with a protocol that is none of the shipped ones
+/// under the plan of the entry's.
 MatrixResult run_entry(const LoadedGolden& golden, const MatrixEntry& entry,
-                       const WeightSource& weights);
+                       const WeightSource& weights, const OwnProtocol* own = nullptr);
 
 /// Runs all entries on `num_threads` threads; `done` is told of each result, in the order of the
 /// entries, on the calling thread.

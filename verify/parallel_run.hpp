@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <any>
 #include <functional>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
+#include <typeindex>
 #include <utility>
 #include <vector>
 
@@ -14,6 +18,32 @@ namespace tokenview {
 
 template <class Ops>
 using SimRank = Rank<Ops, SimComm<Ops>>;
+
+/// A protocol that is none of the shipped ones, for the arithmetics that a run may use. A class
+/// template `P<R>` is added as `own.add<Ops>(maker)` for each, or for all
+/// of them by own_protocol<P>() (verify/own_protocol.hpp).
+class OwnProtocol {
+ public:
+  template <class Ops>
+  using Maker = std::function<std::unique_ptr<Protocol<SimRank<Ops>>>(const ParallelPlan&)>;
+
+  template <class Ops>
+  void add(Maker<Ops> maker) {
+    makers_[typeid(Ops)] = std::move(maker);
+  }
+
+  /// Throws ConfigError where the protocol was not added for `Ops`.
+  template <class Ops>
+  std::unique_ptr<Protocol<SimRank<Ops>>> make(const ParallelPlan& plan) const {
+    const auto found = makers_.find(typeid(Ops));
+    if (found == makers_.end())
+      throw ConfigError("own protocol: it was not added for the arithmetic of this run");
+    return std::any_cast<const Maker<Ops>&>(found->second)(plan);
+  }
+
+ private:
+  std::map<std::type_index, std::any> makers_;  // Maker<Ops> by Ops
+};
 
 /// What one data-parallel rank is given: tokens processed before the first step, and the steps.
 struct StepInputs {
@@ -36,6 +66,7 @@ struct ParallelRun {
   std::function<void(const SimMesh&)> finished = {};     // told when all ranks have ended
   std::size_t most_findings = 100'000;                   // of a rank, on views
   std::vector<CollectiveRecord>* collectives = nullptr;  // where those of rank 0 go
+  const OwnProtocol* own_protocol = nullptr;             // null: that of the plan
 };
 
 /// Sees what one rank makes: taps of the last step, logits of all rows, and the draft passes.
@@ -182,7 +213,8 @@ PreparedSteps prepare_steps(const ParallelRun& run);
 template <class Ops, class WeightsOf, class OpsOf, class ObserverOf>
 void run_with_weights(const ParallelRun& run, WeightsOf weights_of, OpsOf ops_of,
                       ObserverOf observer_of, ReductionOrder order = ReductionOrder::rank) {
-  const auto protocol = make_protocol<SimRank<Ops>>(run.plan);
+  const auto protocol = run.own_protocol == nullptr ? make_protocol<SimRank<Ops>>(run.plan)
+                                                    : run.own_protocol->make<Ops>(run.plan);
   const PreparedSteps steps = prepare_steps(run);
   SimMesh mesh(run.plan.parallel);
   mesh.record(run.collectives);

@@ -21,6 +21,15 @@
 namespace tokenview {
 namespace {
 
+constexpr std::pair<const char*, bool ParallelPlan::*> plan_flags[] = {
+    {"shared_expert_whole", &ParallelPlan::shared_expert_whole},
+    {"dense_whole", &ParallelPlan::dense_whole},
+    {"fc_whole", &ParallelPlan::fc_whole},
+    {"masks_pads", &ParallelPlan::masks_pads},
+    {"slices_mask", &ParallelPlan::slices_mask},
+    {"mtp_scatters", &ParallelPlan::mtp_scatters},
+    {"sequence_parallel_moe", &ParallelPlan::sequence_parallel_moe}};
+
 std::string lower(std::string text) {
   std::ranges::transform(text, text.begin(), [](unsigned char c) { return char(std::tolower(c)); });
   return text;
@@ -61,13 +70,6 @@ void each_object(JsonSection& section, const std::string& key, const Read& read)
     if (!object.is_object()) section.refuse(key, shown(object), "a list of objects");
     read(JsonSection(object, path, section.source()));
   }
-}
-
-std::vector<std::string> check_names() {
-  std::vector<std::string> names;
-  for (const FindingKind kind : finding_kinds) names.push_back(to_string(kind));
-  for (const char* more : {"collective", "shape", "cost"}) names.push_back(more);
-  return names;
 }
 
 std::string check_name(const JsonSection& section, const std::string& key, const std::string& name,
@@ -135,8 +137,7 @@ void read_variant(JsonSection& section, ScenarioVariant& variant, std::int64_t d
     refuse_unread(placed);
   });
   if (auto plan = section.section("plan")) {
-    for (const char* flag : {"shared_expert_whole", "dense_whole", "fc_whole", "masks_pads",
-                             "slices_mask", "mtp_scatters", "sequence_parallel_moe"})
+    for (const auto& [flag, member] : plan_flags)
       if (plan->has(flag)) variant.plan[flag] = plan->boolean(flag, false);
     refuse_unread(*plan);
   }
@@ -159,18 +160,6 @@ RunnerOptions runner_of(JsonSection section) {
   return runner;
 }
 
-void set_flag(ParallelPlan& plan, const std::string& name, bool value) {
-  const std::map<std::string, bool*> flags = {
-      {"shared_expert_whole", &plan.shared_expert_whole},
-      {"dense_whole", &plan.dense_whole},
-      {"fc_whole", &plan.fc_whole},
-      {"masks_pads", &plan.masks_pads},
-      {"slices_mask", &plan.slices_mask},
-      {"mtp_scatters", &plan.mtp_scatters},
-      {"sequence_parallel_moe", &plan.sequence_parallel_moe}};
-  *flags.at(name) = value;
-}
-
 ModelConfig config_of(const Scenario& s) {
   const ModelArgument model = model_argument(s.model);
   if (s.model_changes.empty()) return model.reading.config;
@@ -186,7 +175,9 @@ ParallelRun run_of(const Scenario& s, const ScenarioVariant& variant, const Mode
   run.plan.aux_layers = s.aux_layers;
   run.plan.placed = variant.weights;
   run.plan.runner = s.runner.version;
-  for (const auto& [flag, value] : variant.plan) set_flag(run.plan, flag, value);
+  for (const auto& [flag, member] : plan_flags)
+    if (const auto given = variant.plan.find(flag); given != variant.plan.end())
+      run.plan.*member = given->second;
   run.draft_steps = std::size_t(s.draft_steps);
   run.target_runs = s.target_runs;
   run.runner = s.runner;
@@ -207,6 +198,19 @@ ParallelRun run_of(const Scenario& s, const ScenarioVariant& variant, const Mode
 }
 
 }  // namespace
+
+std::vector<std::string> check_names() {
+  std::vector<std::string> names;
+  for (const FindingKind kind : finding_kinds) names.push_back(to_string(kind));
+  for (const char* more : {"collective", "shape", "cost"}) names.push_back(more);
+  return names;
+}
+
+std::vector<std::string> plan_flag_names() {
+  std::vector<std::string> names;
+  for (const auto& [flag, member] : plan_flags) names.emplace_back(flag);
+  return names;
+}
 
 bool ExpectedFinding::matches(const Finding& finding) const {
   const auto same = [](const std::string& wanted, const std::string& found) {

@@ -41,6 +41,13 @@ const char* name_in(const Table& table, Value value) {
   return "";
 }
 
+template <class Id, std::size_t n>
+std::array<Id, n> ids_in(const std::array<std::pair<Id, const char*>, n>& table) {
+  std::array<Id, n> ids{};
+  for (std::size_t i = 0; i < n; ++i) ids[i] = table[i].first;
+  return ids;
+}
+
 template <class Table>
 auto value_in(const Table& table, std::string_view what, std::string_view asked) {
   std::vector<std::string> names;
@@ -63,16 +70,17 @@ auto value_in(const Table& table, std::string_view what, std::string_view asked)
 const char* to_string(ProtocolId id) { return name_in(protocol_names, id); }
 
 std::span<const ProtocolId> all_protocols() {
-  static const auto ids = [] {
-    std::array<ProtocolId, protocol_names.size()> all{};
-    for (std::size_t i = 0; i < all.size(); ++i) all[i] = protocol_names[i].first;
-    return all;
-  }();
+  static const auto ids = ids_in(protocol_names);
   return ids;
 }
 
 ProtocolId parse_protocol(std::string_view name) {
   return value_in(protocol_names, "protocol", name);
+}
+
+std::span<const Dispatch> all_dispatches() {
+  static const auto ids = ids_in(dispatch_names);
+  return ids;
 }
 
 const char* to_string(Dispatch dispatch) { return name_in(dispatch_names, dispatch); }

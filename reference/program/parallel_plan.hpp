@@ -38,6 +38,7 @@ enum class Dispatch {
   all_to_all,               // every row to the ranks of its experts, and back
 };
 const char* to_string(Dispatch dispatch);
+std::span<const Dispatch> all_dispatches();
 Dispatch parse_dispatch(std::string_view name);
 
 /// The model runner's generation. Source: vllm gpu_model_runner.py, gpu/model_runner.py.
