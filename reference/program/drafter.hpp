@@ -94,7 +94,10 @@ std::vector<typename R::Ops::Ids> draft(
     const auto of_requests = [&](const T& x) {  // [requests, H]
       if (step > 0) return ops.first_rows(x, requests, options.runner == RunnerVersion::V2);
       const bool skips = rank.gate("skips_rejected", true);
-      return ops.index_rows(x, skips ? at.rows : sample_rows(pass).rows, at.rows);
+      std::vector<std::int64_t> due = at.rows;  // which tokens these rows are
+      for (std::int64_t& row : due)
+        if (!pass.row_tokens.empty()) row = pass.row_tokens[std::size_t(row)];
+      return ops.index_rows(x, skips ? at.rows : sample_rows(pass).rows, due);
     };
     const T last = of_requests(out);
     const T logits = compute_logits(rank, w, config, last);
