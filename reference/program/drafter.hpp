@@ -106,6 +106,7 @@ std::vector<typename R::Ops::Ids> draft(
           step, step == 0 && options.all_logits ? compute_logits(rank, w, config, out) : logits);
     drafts.push_back(ops.argmax(logits));
     if (step + 1 == options.num_steps) break;
+    const T carried = feeds_normed ? last : of_requests(unnormed);
 
     pass = step == 0
                ? next_draft_batch(pass, at, options.padded ? rejected : std::vector<std::int32_t>())
@@ -116,7 +117,7 @@ std::vector<typename R::Ops::Ids> draft(
                                : pass.tokens_across_dp[std::size_t(rank.dp.rank())]);
     append_runner_pads(pass, rows);
     ids = ops.pad_ids(drafts.back(), rows - requests);
-    fed = ops.into_buffer(feeds_normed ? last : of_requests(unnormed), rows);
+    fed = ops.into_buffer(carried, rows);
   }
   return drafts;
 }
