@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // How many parallel configurations are checked in a second: on token views, and with numbers.
+//
+//   bench_configurations                      a table
+//   bench_configurations TP DP PROTOCOL       the collectives that rank 0 calls in one
+//   configuration,
+//                                             a line each: operation, group, elements brought
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -30,11 +36,39 @@ double median_microseconds(int rounds, int calls, Body body) {
   return times[std::size_t(rounds) / 2];
 }
 
+ParallelRun configuration(const ModelConfig& config, const ParallelConfig& parallel,
+                          ProtocolId protocol) {
+  return {.config = config,
+          .plan = plan_for(config, parallel, protocol),
+          .inputs = inputs_of(parse_requests("17", parallel.dp)),
+          .draft_steps = 1};
+}
+
+/// Elements that a rank of `p` brings to a call of which it sends so many on a ring.
+std::int64_t brought(const CollectiveRecord& call, double p) {
+  const double others = p - 1;
+  if (p == 1) return 0;
+  if (call.op == "all_reduce") return std::int64_t(call.elements * p / (2 * others));
+  if (call.op.starts_with("all_gather")) return std::int64_t(call.elements / others);
+  return std::int64_t(call.elements * p / others);
+}
+
+void list_collectives(const ModelConfig& config, const ParallelConfig& parallel,
+                      ProtocolId protocol) {
+  std::vector<CollectiveRecord> calls;
+  ParallelRun run = configuration(config, parallel, protocol);
+  run.collectives = &calls;
+  run_views(run, false);
+  for (const CollectiveRecord& call : calls) {
+    const std::int64_t p = call.group == "tp"   ? parallel.tp
+                           : call.group == "dp" ? parallel.dp
+                                                : parallel.tp * parallel.dp;
+    std::printf("%s %s %ld\n", call.op.c_str(), call.group.c_str(), long(brought(call, double(p))));
+  }
+}
+
 void measure(const ModelConfig& config, const ParallelConfig& parallel, ProtocolId protocol) {
-  ParallelRun run{.config = config,
-                  .plan = plan_for(config, parallel, protocol),
-                  .inputs = inputs_of(parse_requests("17", parallel.dp)),
-                  .draft_steps = 1};
+  const ParallelRun run = configuration(config, parallel, protocol);
   ViewWeights weights(config);
   const double views = median_microseconds(9, 200, [&] { run_views(run, false, &weights); });
   const SeededWeights numbers(config, 1);
@@ -47,14 +81,22 @@ void measure(const ModelConfig& config, const ParallelConfig& parallel, Protocol
 }  // namespace
 }  // namespace tokenview
 
-int main() {
+int main(int argc, char** argv) {
   using namespace tokenview;
   const ModelConfig config = *preset("qwen3.5-moe");
+  if (argc == 4) {
+    list_collectives(
+        config,
+        {.tp = std::atol(argv[1]), .dp = std::atol(argv[2]), .enable_expert_parallel = true},
+        parse_protocol(argv[3]));
+    return 0;
+  }
   std::printf("tiny model, %ld layers + MTP, T = 17, one draft step, one thread\n",
               long(config.num_hidden_layers));
   for (const ParallelConfig& parallel :
        {ParallelConfig{.tp = 4, .dp = 2, .enable_expert_parallel = true},
-        ParallelConfig{.tp = 8, .enable_expert_parallel = true}})
+        ParallelConfig{.tp = 8, .enable_expert_parallel = true},
+        ParallelConfig{.tp = 2, .enable_expert_parallel = true}})
     for (const ProtocolId protocol : {ProtocolId::S, ProtocolId::A, ProtocolId::C, ProtocolId::D})
       measure(config, parallel, protocol);
 }

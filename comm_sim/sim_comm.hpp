@@ -197,10 +197,24 @@ class SimComm {
     /// may serve all, else with the arithmetic of each (which notes what it finds as that rank's).
     template <class Make>
     void for_every_rank(Make make) const {
-      if constexpr (Replicable<Ops, X>)
+      if constexpr (Replicable<Ops, X>) {
         make(ops(0), Results<X>(results));
-      else
+      } else if constexpr (requires { ops(0).follow(ops(0), ops(0).mark()); }) {
+        // What one rank finds, all find; where it finds nothing, they need not look.
+        const auto before = ops(0).mark();
+        make(ops(0), result(0));
+        const bool is_quiet = ops(0).is_quiet_since(before);
+        for (std::int64_t i = 1; i < size(); ++i) {
+          if (is_quiet) {
+            *results[std::size_t(i)] = *results[0];
+            ops(i).follow(ops(0), before);
+          } else {
+            make(ops(i), result(i));
+          }
+        }
+      } else {
         for (std::int64_t i = 0; i < size(); ++i) make(ops(i), result(i));
+      }
     }
 
     /// The part [begin, end) of the sum, as the result of `rank`.

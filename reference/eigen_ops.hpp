@@ -149,6 +149,8 @@ class EigenOps {
   Tensor fill_rows(Tensor x, std::int64_t begin, const std::string& content) const;
   Tensor scaled(const Tensor& x, double factor) const { return x * S(factor); }
   Ids rolled(const Ids& ids, std::int64_t parts) const;
+  Tensor blended(const Tensor& x) const;  // every row with the next one
+  Routing with_experts(Routing routing, const std::vector<std::int64_t>& experts) const;
 
   // Flat slices of a pipeline's hand-over.
   Tensor flat_slice(const Tensor& x, std::int64_t part, std::int64_t parts) const;

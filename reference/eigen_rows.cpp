@@ -147,6 +147,23 @@ typename EigenOps<S>::Ids EigenOps<S>::rolled(const Ids& ids, std::int64_t parts
   return out;
 }
 
+template <class S>
+typename EigenOps<S>::Tensor EigenOps<S>::blended(const Tensor& x) const {
+  Tensor out = x;
+  for (Eigen::Index t = 0; t < x.rows(); ++t)
+    out.row(t) = (x.row(t) + x.row((t + 1) % x.rows())) / S(2);
+  return out;
+}
+
+template <class S>
+typename EigenOps<S>::Routing EigenOps<S>::with_experts(
+    Routing routing, const std::vector<std::int64_t>& experts) const {
+  for (Eigen::Index t = 0; !experts.empty() && t < routing.ids.rows(); ++t)
+    for (Eigen::Index j = 0; j < routing.ids.cols(); ++j)
+      routing.ids(t, j) = experts[std::size_t(t) % experts.size()] + j;
+  return routing;
+}
+
 template class EigenOps<float>;
 template class EigenOps<double>;
 

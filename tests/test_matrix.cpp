@@ -24,7 +24,7 @@ BOOST_DATA_TEST_CASE(views_and_numbers_agree,
   run_matrix(file, matrix_of(file, true).entries, 2, [&](const MatrixResult& r) {
     BOOST_TEST(r.views_clean() == r.numbers_match(), r.entry.name());
     BOOST_TEST(r.as_expected(), r.entry.name());
-    BOOST_TEST(r.taps > 100, r.entry.name());
+    BOOST_TEST((r.taps > 100 || !r.error.empty()), r.entry.name());  // some stop early
     (r.views_clean() ? clean : broken) += 1;
   });
   BOOST_TEST(clean > 10);
@@ -33,11 +33,11 @@ BOOST_DATA_TEST_CASE(views_and_numbers_agree,
 
 BOOST_AUTO_TEST_CASE(a_single_token_separates_the_protocols) {
   const LoadedGolden file(golden("qwen3_next_tp8"));
-  for (const ProtocolId protocol :
-       {ProtocolId::S, ProtocolId::A, ProtocolId::B, ProtocolId::C, ProtocolId::D}) {
+  for (const ProtocolId protocol : all_protocols()) {
     const MatrixResult r = run_entry(
         file, {file.name(), {"prefill_t1"}, {.tp = 4, .enable_expert_parallel = true}, protocol});
-    const bool inferred = protocol == ProtocolId::B || protocol == ProtocolId::C;
+    const bool inferred = protocol == ProtocolId::B || protocol == ProtocolId::C ||
+                          protocol == ProtocolId::vllm_48763;
     BOOST_TEST(r.numbers_match() == !inferred, r.entry.name());
     BOOST_TEST(r.views_clean() == !inferred, r.entry.name());
   }

@@ -45,7 +45,11 @@ std::string known_fault(const ParallelRun& run) {
   const bool drafts = run.draft_steps > 0;
   switch (plan.protocol) {
     case ProtocolId::B:
-      if (drafts && plan.mtp_scatters && some_pass(steps, any_rows)) return "MTP shard";
+      // Of pads alone it is another number of rows, from two on.
+      if (drafts && plan.mtp_scatters &&
+          (some_pass(steps, any_rows) || some_pass(
+                                             steps, [](std::int64_t t) { return t > 1; }, true)))
+        return "MTP shard";
       [[fallthrough]];
     case ProtocolId::C:
     case ProtocolId::vllm_48763:

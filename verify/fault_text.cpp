@@ -42,10 +42,11 @@ const std::vector<std::string>& group_names() {
 const std::vector<std::string>* words_of(FaultAct act) {
   static const std::vector<std::string> collectives = {"all_reduce", "all_gather", "reduce_scatter",
                                                        "chunk", "prefix"};
-  static const std::vector<std::string> orders = {"reverse", "rotate", "round_robin", "tp_major"};
+  static const std::vector<std::string> orders = {"reverse", "rotate", "swap", "round_robin",
+                                                  "tp_major"};
   static const std::vector<std::string> contents = {"nan", "large", "stale"};
-  static const std::vector<std::string> rows = {"prefix",  "floor",       "round_robin",
-                                                "reverse", "repeat_last", "shift_in_shards"};
+  static const std::vector<std::string> rows = {"prefix",      "floor", "round_robin",    "reverse",
+                                                "repeat_last", "mix",   "shift_in_shards"};
   static const std::vector<std::string> sides = {
       "positions shard", "boundaries merged", "boundaries padded", "slots first", "slots unguarded",
       "no row counts",   "local row counts",  "row counts",        "tokens"};
@@ -95,6 +96,8 @@ InjectedFault read_fault(JsonSection section) {
   fault.occurrence = section.integer("occurrence", 0);
   fault.step = section.integer("step", -1);
   fault.draft = section.integer("draft", -2);
+  fault.least = section.integer("least", 0);
+  fault.most = section.integer("most", -1);
   fault.with = string_of("with", "");
   fault.factor = section.number("factor", 1);
   fault.number = section.integer("number", 0);
@@ -105,6 +108,8 @@ InjectedFault read_fault(JsonSection section) {
                    "one of " + joined(*words) + suggestion(fault.with, *words));
   if (fault.act == FaultAct::sizes && fault.numbers.empty())
     section.refuse("numbers", "absent", "rows of each rank");
+  if (fault.act == FaultAct::order && fault.with == "swap" && fault.numbers.size() != 2)
+    section.refuse("numbers", text(fault.numbers.size(), " numbers"), "the two ranks to swap");
   std::vector<std::string> unread;
   section.ignore_unread(unread);
   if (!unread.empty())
@@ -184,6 +189,8 @@ std::string to_string(const InjectedFault& fault) {
   number("occurrence", fault.occurrence, 0);
   number("step", fault.step, -1);
   number("draft", fault.draft, -2);
+  number("least", fault.least, 0);
+  number("most", fault.most, -1);
   if (!fault.with.empty()) out += ",with=" + fault.with;
   number("number", fault.number, fault.act == FaultAct::set ? fault.number - 1 : 0);
   if (fault.factor != 1) out += text(",factor=", fault.factor);

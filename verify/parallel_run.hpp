@@ -120,7 +120,7 @@ class RankProgram {
   /// One engine step: target, sampler, drafter, and the states of the accepted rows.
   void step(std::int64_t index, const StepInputs& inputs, RankObserver<Ops>* observer) {
     const Batch& batch = inputs.step;
-    if (injector_) injector_->enter_step(index);
+    if (injector_) injector_->enter_step(index, batch.num_tokens());
     if constexpr (requires { ops_.enter_step(0); }) ops_.enter_step(std::int32_t(index));
     exchange(batch);
     rank_.taps = observer;
@@ -139,7 +139,7 @@ class RankProgram {
     }
     rank_.taps = nullptr;
     broadcast_sampled(batch);
-    if (injector_) injector_->enter_draft(-1);
+    if (injector_) injector_->enter_draft(-1, batch.num_tokens());
     commit(batch, inputs.rejected);
   }
 

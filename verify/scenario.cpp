@@ -154,6 +154,7 @@ RunnerOptions runner_of(JsonSection section) {
     section.refuse("graph_sizes", "not in order", "sizes in ascending order");
   runner.padded_drafter = section.boolean("padded_drafter", true);
   runner.loop_of_most = section.boolean("loop_of_most", false);
+  runner.idle_rows = section.integer("idle_rows", -1);
   refuse_unread(section);
   return runner;
 }

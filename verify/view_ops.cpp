@@ -56,7 +56,7 @@ void ViewOps::require_same_count(const char* operation, const Tensor& x, const T
 
 void ViewOps::require_complete(const char* operation, const char* tensor, const Tensor& x) const {
   ++order_;
-  if (!x.sum.is_complete() && !is_full())
+  if (!x.sum.is_complete() && x.rows.size() > 0 && !is_full())
     find(FindingKind::completeness, operation, tensor, "complete", to_string(x.sum));
 }
 
@@ -136,7 +136,7 @@ ViewOps::Tensor ViewOps::linear(const Tensor& x, const Weight& w) const {
 ViewOps::Tensor ViewOps::add(const Tensor& x, const Tensor& y) const {
   require_rows("add", "y", x.rows, y.rows, y.origin);
   require_same_count("add", x, y);
-  if (!(x.sum == y.sum))
+  if (!(x.sum == y.sum) && x.rows.size() > 0)
     find(FindingKind::completeness, "add", "y", to_string(x.sum), to_string(y.sum));
   if (!(x.columns == y.columns)) find(FindingKind::columns, "add", "y", name(x), name(y));
   Tensor out = x;
@@ -164,14 +164,18 @@ ViewOps::Tensor ViewOps::silu_mul(const Tensor& gate, const Tensor& up) const {
   require_complete("silu_mul", "up", up);
   require_rows("silu_mul", "up", gate.rows, up.rows, up.origin);
   require_same_count("silu_mul", gate, up);
-  return gate;
+  Tensor out = gate;
+  out.rows = mixed(gate.rows, up.rows);
+  return out;
 }
 
 ViewOps::Tensor ViewOps::sigmoid_mul(const Tensor& x, const Tensor& gate) const {
   require_complete("sigmoid_mul", "gate", gate);
   require_rows("sigmoid_mul", "gate", x.rows, gate.rows, gate.origin);
   require_same_count("sigmoid_mul", x, gate);
-  return x;
+  Tensor out = x;
+  out.rows = mixed(x.rows, gate.rows);
+  return out;
 }
 
 ViewOps::Tensor ViewOps::sigmoid_scale(const Tensor& x, const Tensor& gate) const {
@@ -181,7 +185,7 @@ ViewOps::Tensor ViewOps::sigmoid_scale(const Tensor& x, const Tensor& gate) cons
 ViewOps::Tensor ViewOps::concat_features(const Tensor& x, const Tensor& y) const {
   require_rows("concat_features", "y", x.rows, y.rows, y.origin);
   require_same_count("concat_features", x, y);
-  if (!(x.sum == y.sum))
+  if (!(x.sum == y.sum) && x.rows.size() > 0)
     find(FindingKind::completeness, "concat_features", "y", to_string(x.sum), to_string(y.sum));
   Tensor out = x;
   out.rows = mixed(x.rows, y.rows);
@@ -222,7 +226,9 @@ ViewOps::Tensor ViewOps::gated_rms_norm(const Tensor& x, const Tensor& z, const 
   require_complete("gated_rms_norm", "z", z);
   require_rows("gated_rms_norm", "z", x.rows, z.rows, z.origin);
   require_same_count("gated_rms_norm", x, z);
-  return x;
+  Tensor out = x;
+  out.rows = mixed(x.rows, z.rows);
+  return out;
 }
 
 void ViewOps::require_tokens(const char* operation, const Rows& in_cache,
@@ -244,6 +250,8 @@ ViewOps::Tensor ViewOps::attention(const Tensor& q, const Tensor& k, const Tenso
   require_complete("attention", "q", q);
   require_complete("attention", "k", k);
   require_complete("attention", "v", v);
+  require_rows("attention", "k", full, k.rows, k.origin);
+  require_rows("attention", "v", full, v.rows, v.origin);
   for (std::size_t s = 0; s + 1 < batch.query_start_loc.size(); ++s) {
     if (batch.slots[s] < 0) {
       find(FindingKind::bounds, "attention", "slots", "slot >= 0", text("slot ", batch.slots[s]),
@@ -275,6 +283,8 @@ std::pair<ViewOps::Tensor, ViewOps::Tensor> ViewOps::delta_gates(const Tensor& b
                                                                  const Weight&) const {
   require_complete("delta_gates", "b", b);
   require_complete("delta_gates", "a", a);
+  // The gates of zeros are no zeros; nothing reads those of a pad.
+  if (b.rows.count(RowKind::pad) > 0) return {fill_rows(b, 0, ""), fill_rows(a, 0, "")};
   return {b, a};
 }
 
@@ -286,6 +296,9 @@ ViewOps::Tensor ViewOps::gated_delta_rule(const Tensor& qkv, const Tensor& beta,
   require_clean_pads("gated_delta_rule", "qkv", qkv);
   require_rows("gated_delta_rule", "beta", qkv.rows, beta.rows, beta.origin);
   require_rows("gated_delta_rule", "g", qkv.rows, g.rows, g.origin);
+  require_complete("gated_delta_rule", "qkv", qkv);
+  require_complete("gated_delta_rule", "beta", beta);
+  require_complete("gated_delta_rule", "g", g);
   for (std::size_t s = 0; s + 1 < batch.query_start_loc.size(); ++s) {
     const std::int64_t first = batch.query_start_loc[s], last = batch.query_start_loc[s + 1];
     if (first == last) continue;
@@ -347,6 +360,7 @@ ViewOps::Tensor ViewOps::experts(const Tensor& x, const Routing& routing, const 
   if (routing.pads_are_garbage && routing.rows.count(RowKind::pad) > 0)
     find(FindingKind::bounds, "experts", "ids", "expert ids of the model", "ids never written");
   Tensor out = x;
+  if (x.rows.size() == routing.rows.size()) out.rows = mixed(x.rows, routing.rows);
   out.width = down.out;
   out.sum = Completeness::summand(down.expert_part, down.expert_parts);
   return out;

@@ -69,6 +69,20 @@ class ViewOps {
       : at_(at), findings_(&findings), origins_(origins), most_(most), step_(step) {}
 
   void locate(const ModulePath& module) const { module_ = &module; }
+  /// For a communicator that makes a result once for several ranks: what this rank has noted so
+  /// far, whether it has noted more since, and the operations that another rank did in its place.
+  struct Mark {
+    std::size_t findings;
+    std::int64_t order;
+  };
+  Mark mark() const { return {findings_->size(), order_}; }
+  bool is_quiet_since(const Mark& before) const {
+    return findings_->size() == before.findings && !is_full();
+  }
+  void follow(const ViewOps& other, const Mark& before) const {
+    order_ += other.order_ - before.order;
+  }
+
   /// Told by a communicator of each result that it made.
   void made_by(Tensor& x, const char* op, const std::string& group) const;
   void made_by(Routing&, const char*, const std::string&) const {}
@@ -142,6 +156,8 @@ class ViewOps {
   Routing poison_pads(Routing x, const std::string& content) const;
   Tensor scaled(const Tensor& x, double factor) const;
   Ids rolled(const Ids& ids, std::int64_t parts) const;
+  Tensor blended(const Tensor& x) const;  // every row with the next one
+  Routing with_experts(Routing routing, const std::vector<std::int64_t>& experts) const;
 
   /// Flat slices of a pipeline's hand-over. Joined from tensors that differ, a row is a mixture.
   Tensor flat_slice(const Tensor& x, std::int64_t part, std::int64_t parts) const;

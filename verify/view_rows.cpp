@@ -270,6 +270,20 @@ ViewOps::Ids ViewOps::rolled(const Ids& ids, std::int64_t parts) const {
   return out;
 }
 
+ViewOps::Tensor ViewOps::blended(const Tensor& x) const {
+  Tensor out = x;
+  if (x.rows.size() < 2) return out;
+  out.rows = {};
+  for (std::int64_t i = 0; i < x.rows.size(); ++i) out.rows.append(mix_row);
+  return out;
+}
+
+ViewOps::Routing ViewOps::with_experts(Routing routing,
+                                       const std::vector<std::int64_t>& experts) const {
+  routing.given = experts;
+  return routing;
+}
+
 ViewOps::Tensor ViewOps::flat_slice(const Tensor& x, std::int64_t part, std::int64_t parts) const {
   Tensor flat = x;
   flat.flat_part = std::int16_t(part);

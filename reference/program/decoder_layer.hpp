@@ -30,6 +30,8 @@ LayerStream<typename R::Tensor> decoder_layer(R& rank, const Protocol<R>& protoc
   call.has_residual = stream.residual.has_value();
   call.stream_sharded = stream.sharded;
 
+  if (stream.residual) stream.residual = rank.named("residual", std::move(*stream.residual));
+
   // mixer
   stream.hidden = protocol.norm(rank, "input_layernorm", stream, w.input_layernorm, eps);
   const T x = protocol.attention_input(rank, call, stream.hidden);  // [T, H] full

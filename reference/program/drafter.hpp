@@ -85,7 +85,7 @@ std::vector<typename R::Ops::Ids> draft(
   ids = rank.named("draft_ids", ops.next_ids(ids, pass, at.rows, next));
   const auto requests = std::int64_t(at.rows.size());
   for (std::size_t step = 0; step < options.num_steps; ++step) {
-    if (rank.faults != nullptr) rank.faults->enter_draft(std::int64_t(step));
+    if (rank.faults != nullptr) rank.faults->enter_draft(std::int64_t(step), pass.num_tokens());
     if (observer != nullptr) observer->before_step(step, ids, pass);
     const bool feeds_normed = rank.gate("feeds_normed_hidden", true);
     T unnormed;
@@ -94,7 +94,10 @@ std::vector<typename R::Ops::Ids> draft(
     const auto of_requests = [&](const T& x) {  // [requests, H]
       if (step > 0) return ops.first_rows(x, requests, options.runner == RunnerVersion::V2);
       const bool skips = rank.gate("skips_rejected", true);
-      return ops.index_rows(x, skips ? at.rows : sample_rows(pass).rows, at.rows);
+      std::vector<std::int64_t> due = at.rows;  // which tokens these rows are
+      for (std::int64_t& row : due)
+        if (!pass.row_tokens.empty()) row = pass.row_tokens[std::size_t(row)];
+      return ops.index_rows(x, skips ? at.rows : sample_rows(pass).rows, due);
     };
     const T last = of_requests(out);
     const T logits = compute_logits(rank, w, config, last);

@@ -15,15 +15,16 @@ enum class FaultAct {
   after,    // an operation more, on the result: `with`
   group,    // over another group: `with` is tp, dp, ep or pp
   axis,     // along the other axis
-  order,    // parts in another order: `with` is reverse, rotate, round_robin, tp_major
+  order,    // parts in another order: `with` is reverse, rotate, swap (`numbers`), round_robin,
+            // tp_major
   count,    // `number` rows more (less, where negative) than is due
   sizes,    // of a variable-size form: `numbers`
   stale,    // the result of the same place in the pass before
   poison,   // pad rows hold `with`: nan, large or stale, instead of zeros
   leave,    // the rank's program ends here
-  rows,     // other rows: `with` is prefix, floor, round_robin, reverse, mix, fill
+  rows,     // other rows: `with` is prefix, floor, round_robin, reverse, repeat_last, mix
   scale,    // times `factor`
-  set,      // a gate or a count has the value `number`
+  set,      // a gate or a count has the value `number`; a routing the experts `numbers`
   side,     // the batch as its module sees it: `with` says what of it, see Injector::batch()
 };
 const char* to_string(FaultAct act);
@@ -40,6 +41,7 @@ struct InjectedFault {
   std::int64_t occurrence = 0;             // the n-th time that the rank comes by; 0: every time
   std::int64_t step = -1;                  // of this engine step only; -1: all
   std::int64_t draft = -2;                 // in this draft pass only; -1: the target; -2: all
+  std::int64_t least = 0, most = -1;       // in passes of so many rows of this rank; -1: no limit
 
   std::string with;
   double factor = 1;

@@ -34,12 +34,13 @@ class Injector {
       : ops_(ops), faults_(faults), at_(at), module_(module), groups_(groups), hits_(hits) {}
 
   /// Where the run is: an engine step begins, with the target; a draft pass of it begins.
-  void enter_step(std::int64_t step) {
+  void enter_step(std::int64_t step, std::int64_t rows) {
     step_ = step;
-    enter_draft(-1);
+    enter_draft(-1, rows);
   }
-  void enter_draft(std::int64_t draft) {
+  void enter_draft(std::int64_t draft, std::int64_t rows) {
     draft_ = draft;
+    rows_ = rows;
     ++pass_;
   }
 
@@ -189,6 +190,7 @@ class Injector {
         continue;
       if ((fault.step >= 0 && fault.step != step_) || (fault.draft >= -1 && fault.draft != draft_))
         continue;
+      if (rows_ < fault.least || (fault.most >= 0 && rows_ > fault.most)) continue;
       if (!has_path) {
         path = module_.str();
         has_path = true;
@@ -231,8 +233,8 @@ class Injector {
 
   /// The parts of `x`, one a rank, in another order.
   template <class X>
-  X reordered(const X& x, const std::string& order, std::int64_t parts,
-              const std::vector<std::int64_t>* sizes) {
+  X reordered(const X& x, const std::string& order, const std::vector<std::int64_t>& swapped,
+              std::int64_t parts, const std::vector<std::int64_t>* sizes) {
     const std::int64_t rows = ops_.extent(x, Axis::rows);
     std::vector<std::int64_t> begin{0};
     for (std::int64_t i = 0; i < parts; ++i)
@@ -242,6 +244,8 @@ class Injector {
     for (std::int64_t i = 0; i < parts; ++i) {
       if (order == "reverse") places.push_back(parts - 1 - i);
       if (order == "rotate") places.push_back((i + 1) % parts);
+      if (order == "swap" && swapped.size() == 2)
+        places.push_back(i == swapped[0] ? swapped[1] : i == swapped[1] ? swapped[0] : i);
       if (order == "tp_major") {  // [dp, tp] read as [tp, dp]
         const std::int64_t dp = groups_.dp->size(), tp = parts / std::max<std::int64_t>(dp, 1);
         places.push_back(i % dp * tp + i / dp);
@@ -265,7 +269,7 @@ class Injector {
       case FaultAct::after:
         return other(fault.with, comm, x);
       case FaultAct::order:
-        return reordered(x, fault.with, p, move.sizes);
+        return reordered(x, fault.with, fault.numbers, p, move.sizes);
       case FaultAct::count:
         return resized(x, rows + fault.number);
       case FaultAct::poison:
@@ -287,7 +291,13 @@ class Injector {
         kept = KeptValue<X>(pass_, std::move(x));
         return before;
       }
+      case FaultAct::set:
+        if constexpr (requires { ops_.with_experts(x, fault.numbers); })
+          return ops_.with_experts(x, fault.numbers);
+        return x;
       case FaultAct::rows: {
+        if constexpr (requires { ops_.blended(x); })
+          if (fault.with == "mix") return ops_.blended(x);
         const X& of = operand != nullptr ? *operand : x;
         const std::int64_t full = ops_.extent(of, Axis::rows), shard = (full + p - 1) / p;
         std::vector<std::int64_t> index;
@@ -362,7 +372,7 @@ class Injector {
   const ModulePath& module_;
   Groups groups_;
   std::vector<std::int64_t>* hits_;
-  std::int64_t step_ = 0, draft_ = -1, pass_ = 0;
+  std::int64_t step_ = 0, draft_ = -1, rows_ = 0, pass_ = 0;
   std::map<std::size_t, std::int64_t> seen_;
   std::map<std::string, std::any> kept_;
   std::deque<Batch> batches_;  // handed out by reference

@@ -39,7 +39,9 @@ void prepare_step(std::vector<Batch*> batches,
   std::vector<std::int64_t> tokens, requests, accepted;
   bool any = false;
   for (const Batch* batch : batches) any = any || batch->num_tokens() > 0;
-  const std::int64_t dummy = options.draft_steps > 0 ? options.draft_steps + 1 : 1;
+  const std::int64_t dummy = options.idle_rows >= 0    ? options.idle_rows
+                             : options.draft_steps > 0 ? options.draft_steps + 1
+                                                       : 1;
   for (std::size_t dp = 0; dp < batches.size(); ++dp) {
     const Batch& batch = *batches[dp];
     const bool is_idle = batch.num_tokens() == 0 && any && batches.size() > 1;

@@ -12,6 +12,7 @@ struct RunnerOptions {
   std::vector<std::int64_t> graph_sizes;  // CUDA graph capture sizes, ascending; empty: eager
   std::int64_t draft_steps = 0;           // K
   bool padded_drafter = true;
+  std::int64_t idle_rows = -1;  // of the dummy that an idle rank runs; -1: K + 1, or 1 (K = 0)
   bool loop_of_most = false;  // V2 from vllm 0.30.0 on: eager draft loops run at the most requests
 };
 
