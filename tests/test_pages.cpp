@@ -6,6 +6,7 @@
 #include "reference/program/error.hpp"
 #include "tests/boost_test.hpp"
 #include "tests/temporary_folder.hpp"
+#include "verify/coverage.hpp"
 #include "verify/protocol_page.hpp"
 #include "verify/scenario.hpp"
 #include "verify/scenario_schema.hpp"
@@ -31,6 +32,41 @@ std::vector<std::string> code_blocks(const std::string& page, const std::string&
 BOOST_AUTO_TEST_CASE(the_page_of_protocols_is_the_one_that_the_program_writes) {
   BOOST_TEST((read_bytes(root + "docs/protocols.md") == protocol_page()),
              "docs/protocols.md is stale: tokenview --generate protocols > docs/protocols.md");
+}
+
+BOOST_AUTO_TEST_CASE(the_coverage_of_the_catalogue_is_the_one_that_the_program_writes) {
+  const Coverage coverage =
+      coverage_of(read_scenarios(root + "data/scenarios"), root + "data/coverage.json");
+  BOOST_TEST((read_bytes(root + "docs/coverage.md") == coverage.page),
+             "docs/coverage.md is stale: tokenview repro --coverage > docs/coverage.md");
+  BOOST_TEST(coverage.in_scope == 77);
+  BOOST_TEST(coverage.told >= 66);
+  BOOST_TEST(coverage.places >= 35);
+}
+
+BOOST_AUTO_TEST_CASE(an_entry_is_either_told_or_explained) {
+  const TemporaryFolder folder;
+  const auto scenarios = read_scenarios(root + "data/scenarios");
+  nlohmann::json catalogue = nlohmann::json::parse(read_bytes(root + "data/coverage.json"));
+  const auto refusal = [&](const nlohmann::json& changed) -> std::string {
+    write_bytes(folder.file("c.json"), changed.dump());
+    try {
+      coverage_of(scenarios, folder.file("c.json"));
+    } catch (const ConfigError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  BOOST_TEST(refusal(catalogue) == "");
+  nlohmann::json unexplained = catalogue;
+  unexplained["missing"].erase("B042");
+  BOOST_TEST(refusal(unexplained).find("B042") != std::string::npos);
+  nlohmann::json both = catalogue;
+  both["missing"]["B006"] = "nothing";
+  BOOST_TEST(refusal(both).find("vllm-48429 tells it") != std::string::npos);
+  nlohmann::json unknown = catalogue;
+  unknown["entries"].erase("B006");
+  BOOST_TEST(refusal(unknown).find("no B006") != std::string::npos);
 }
 
 BOOST_AUTO_TEST_CASE(the_schema_of_scenarios_is_the_one_that_the_program_writes) {

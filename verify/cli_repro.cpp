@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <filesystem>
 #include <iostream>
 #include <map>
 #include <set>
@@ -8,6 +9,7 @@
 #include "tokenview_version.hpp"
 #include "verify/cli.hpp"
 #include "verify/cli_options.hpp"
+#include "verify/coverage.hpp"
 #include "verify/data_folder.hpp"
 #include "verify/fault_text.hpp"
 #include "verify/requests.hpp"
@@ -20,6 +22,7 @@ namespace {
 struct ReproArguments {
   std::string name;
   bool list = false;
+  bool coverage = false;
   bool repaired = false;
   bool with_target = false;
   bool show_views = false;
@@ -89,17 +92,33 @@ void explain(const Scenario& s, const ScenarioVariant& variant, const ScenarioRe
             << "repair  " << s.repair_note << " (--repaired runs it)\n";
 }
 
+void list(const std::vector<Scenario>& scenarios) {
+  std::size_t width = 0;
+  for (const Scenario& s : scenarios) width = std::max(width, s.name.size());
+  for (const Scenario& s : scenarios)
+    std::cout << s.name << std::string(width + 2 - s.name.size(), ' ') << s.title << " ("
+              << joined(s.aliases) << ")\n";
+}
+
 Exit repro(const ReproArguments& arguments) {
-  const auto scenarios = read_scenarios(default_data_folder("scenarios", ".json", build::data_dir));
-  if (arguments.list) {
-    std::size_t width = 0;
-    for (const Scenario& s : scenarios) width = std::max(width, s.name.size());
-    for (const Scenario& s : scenarios)
-      std::cout << s.name << std::string(width + 2 - s.name.size(), ' ') << s.title << " ("
-                << joined(s.aliases) << ")\n";
+  const std::string folder = default_data_folder("scenarios", ".json", build::data_dir);
+  if (arguments.coverage) {
+    const auto catalogue = std::filesystem::path(folder).parent_path() / "coverage.json";
+    std::cout << coverage_of(read_scenarios(folder), catalogue.string()).page;
     return Exit::match;
   }
+  std::vector<RefusedScenario> refused;
+  const auto scenarios = read_scenarios(folder, &refused);
+  if (arguments.list) {
+    list(scenarios);
+    for (const RefusedScenario& file : refused) print_error(file.problem);
+    return refused.empty() ? Exit::match : Exit::usage;
+  }
   if (arguments.name.empty()) throw UsageError("repro: expected the name of a scenario, or --list");
+  for (const RefusedScenario& file : refused) {
+    if (file.stem == arguments.name) throw ConfigError(file.problem);
+    print_note(file.problem);
+  }
   Scenario s = find_scenario(scenarios, arguments.name);
   const bool as_told = !arguments.tp && !arguments.requests && !arguments.with_target;
   if (arguments.tp) s.parallel.tp = *arguments.tp;
@@ -139,6 +158,8 @@ std::function<Exit()> add_options(CLI::App& app) {
   app.add_option("NAME", arguments->name, "Scenario, by name or alias: vllm-48429, B006, F1")
       ->type_name("NAME");
   app.add_flag("--list", arguments->list, "List all scenarios");
+  app.add_flag("--coverage", arguments->coverage,
+               "Print which published bugs the scenarios tell, as Markdown");
   app.add_flag("--repaired", arguments->repaired, "Run the repaired variant: it must be clean");
   app.add_flag("--with-target", arguments->with_target,
                "Run the target under the same protocol instead of feeding correct rows");

@@ -2,8 +2,11 @@
 #include "verify/data_folder.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <optional>
 #include <system_error>
 
@@ -46,6 +49,17 @@ std::optional<std::string> above(fs::path start, const std::string& name,
 }
 
 }  // namespace
+
+std::string read_file(const std::string& path, const std::string& expected) {
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  if (!file.is_open() || file.bad() || fs::is_directory(path))
+    throw FileError(text(printable(path), ": cannot be read (",
+                         errno == 0 ? "no file" : std::generic_category().message(errno),
+                         "), expected ", expected));
+  return bytes;
+}
 
 std::vector<std::string> files_of(const std::string& folder, const std::string& extension) {
   std::error_code error;

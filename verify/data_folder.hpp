@@ -20,6 +20,9 @@ std::vector<std::string> golden_files(const std::string& argument);
 std::string default_data_folder(const std::string& name, const std::string& extension,
                                 const std::string& installed);
 
+/// The bytes of a file. Throws FileError with the reason, and what was expected there.
+std::string read_file(const std::string& path, const std::string& expected);
+
 /// The files of a folder with this extension, in order of names, hidden ones (files being written)
 /// apart. Throws FileError when the folder cannot be listed.
 std::vector<std::string> files_of(const std::string& folder, const std::string& extension);

@@ -3,9 +3,8 @@
 
 #include <algorithm>
 #include <cctype>
-#include <fstream>
+#include <filesystem>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "reference/program/config_json.hpp"
 #include "reference/program/error.hpp"
@@ -223,11 +222,7 @@ bool ExpectedFinding::matches(const Finding& finding) const {
 }
 
 Scenario read_scenario(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw FileError(text(path, ": cannot be read, expected a scenario"));
-  std::stringstream content;
-  content << file.rdbuf();
-  const nlohmann::json document = parse_strict_json(content.str(), path);
+  const nlohmann::json document = parse_strict_json(read_file(path, "a scenario"), path);
   if (!document.is_object()) throw ConfigError(text(path, ": expected an object"));
   JsonSection section(document, "", path);
 
@@ -293,17 +288,24 @@ Scenario read_scenario(const std::string& path) {
   return s;
 }
 
-std::vector<Scenario> read_scenarios(const std::string& folder) {
+std::vector<Scenario> read_scenarios(const std::string& folder,
+                                     std::vector<RefusedScenario>* refused) {
   std::vector<Scenario> scenarios;
   std::map<std::string, std::string> taken;
   for (const std::string& file : files_of(folder, ".json")) {
-    Scenario scenario = read_scenario(file);
-    std::vector<std::string> names = scenario.aliases;
-    names.push_back(scenario.name);
-    for (const std::string& name : names)
-      if (const auto [at, is_new] = taken.emplace(lower(name), file); !is_new)
-        throw ConfigError(text(file, ": name: \"", name, "\" is also in ", at->second));
-    scenarios.push_back(std::move(scenario));
+    try {
+      Scenario scenario = read_scenario(file);
+      std::vector<std::string> names = scenario.aliases;
+      names.push_back(scenario.name);
+      for (const std::string& name : names)
+        if (const auto at = taken.find(lower(name)); at != taken.end())
+          throw ConfigError(text(file, ": name: \"", name, "\" is also in ", at->second));
+      for (const std::string& name : names) taken.emplace(lower(name), file);
+      scenarios.push_back(std::move(scenario));
+    } catch (const Error& error) {
+      if (refused == nullptr) throw;
+      refused->push_back({std::filesystem::path(file).stem().string(), error.what()});
+    }
   }
   return scenarios;
 }

@@ -77,8 +77,16 @@ std::vector<std::string> plan_flag_names();
 /// Throws FileError or ConfigError with file, key and what was expected.
 Scenario read_scenario(const std::string& path);
 
-/// All scenarios of a folder, by name. Throws for a name or alias that two of them have.
-std::vector<Scenario> read_scenarios(const std::string& folder);
+/// A file of a folder of scenarios that is none.
+struct RefusedScenario {
+  std::string stem;     // the file's name without .json: as a rule, the scenario's
+  std::string problem;  // file, key and what was expected
+};
+
+/// All scenarios of a folder, in order of files. A file that cannot be read, or that has a name or
+/// alias of one before it, goes to `refused` and the others are read; without `refused` it throws.
+std::vector<Scenario> read_scenarios(const std::string& folder,
+                                     std::vector<RefusedScenario>* refused = nullptr);
 
 /// By name or alias; letters in either case. Throws UsageError with the nearest name.
 const Scenario& find_scenario(const std::vector<Scenario>& scenarios, const std::string& name);
