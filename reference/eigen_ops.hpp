@@ -150,10 +150,10 @@ class EigenOps {
   Tensor scaled(const Tensor& x, double factor) const { return x * S(factor); }
   Ids rolled(const Ids& ids, std::int64_t parts) const;
 
-  // Flat slices of a pipeline's hand-over.
+  // Flat slices of a pipeline's hand-over: [elements, 1], which no rows of a model are.
   Tensor flat_slice(const Tensor& x, std::int64_t part, std::int64_t parts) const;
   bool is_flat(const Tensor& x, std::int64_t width) const {
-    return x.rows() == 1 && x.cols() != width;
+    return x.cols() == 1 && width != 1;
   }
   Tensor unflatten(const Tensor& flat, std::int64_t width) const;
 

@@ -55,7 +55,7 @@ void ViewOps::require_same_count(const char* operation, const Tensor& x, const T
 
 void ViewOps::require_complete(const char* operation, const char* tensor, const Tensor& x) const {
   ++order_;
-  if (!x.sum.is_complete())
+  if (!x.sum.is_complete() && x.rows.size() > 0)
     find(FindingKind::completeness, operation, tensor, "complete", to_string(x.sum));
 }
 
@@ -135,7 +135,7 @@ ViewOps::Tensor ViewOps::linear(const Tensor& x, const Weight& w) const {
 ViewOps::Tensor ViewOps::add(const Tensor& x, const Tensor& y) const {
   require_rows("add", "y", x.rows, y.rows, y.origin);
   require_same_count("add", x, y);
-  if (!(x.sum == y.sum))
+  if (!(x.sum == y.sum) && x.rows.size() > 0)
     find(FindingKind::completeness, "add", "y", to_string(x.sum), to_string(y.sum));
   if (!(x.columns == y.columns)) find(FindingKind::columns, "add", "y", name(x), name(y));
   Tensor out = x;
