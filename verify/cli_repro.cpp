@@ -86,6 +86,15 @@ void explain(const Scenario& s, const ScenarioVariant& variant, const ScenarioRe
   if (asserting.empty())
     std::cout << "assert  none"
               << (result.error.empty() ? ": the run is silent, and wrong\n" : "\n");
+  for (const NamedView& view : result.views)
+    if ((view.name.ends_with("logits") || view.name.ends_with("lm_head")) &&
+        std::ranges::any_of(view.by_rank, [](const ViewOps::Tensor& x) {
+          return x.rows.count(RowKind::mix) > 0;
+        })) {
+      std::cout << "mixed   " << view.name << "  " << row_map(view)
+                << ": vocabulary blocks of several tokens in one row\n";
+      break;
+    }
   if (!result.error.empty()) std::cout << "stopped " << result.error << '\n';
   std::cout << "all     "
             << plural(std::int64_t(result.findings.size() + run.numeric.size()), "finding") << '\n'
