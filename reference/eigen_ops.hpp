@@ -152,10 +152,10 @@ class EigenOps {
   Tensor blended(const Tensor& x) const;  // every row with the next one
   Routing with_experts(Routing routing, const std::vector<std::int64_t>& experts) const;
 
-  // Flat slices of a pipeline's hand-over.
+  // Flat slices of a pipeline's hand-over: [elements, 1], which no rows of a model are.
   Tensor flat_slice(const Tensor& x, std::int64_t part, std::int64_t parts) const;
   bool is_flat(const Tensor& x, std::int64_t width) const {
-    return x.rows() == 1 && x.cols() != width;
+    return x.cols() == 1 && width != 1;
   }
   Tensor unflatten(const Tensor& flat, std::int64_t width) const;
 

@@ -111,7 +111,7 @@ template <class S>
 typename EigenOps<S>::Tensor EigenOps<S>::flat_slice(const Tensor& x, std::int64_t part,
                                                      std::int64_t parts) const {
   const std::int64_t size = x.size() / parts;
-  Tensor flat(1, size);
+  Tensor flat(size, 1);
   std::copy_n(x.data() + part * size, size, flat.data());
   return flat;
 }

@@ -24,7 +24,7 @@ BOOST_DATA_TEST_CASE(views_and_numbers_agree,
   run_matrix(file, matrix_of(file, true).entries, 2, [&](const MatrixResult& r) {
     BOOST_TEST(r.views_clean() == r.numbers_match(), r.entry.name());
     BOOST_TEST(r.as_expected(), r.entry.name());
-    BOOST_TEST((r.taps > 100 || !r.error.empty()), r.entry.name());  // some stop early
+    BOOST_TEST((r.taps > 100 || !r.views_clean()), r.entry.name());  // no token rows, no tap
     (r.views_clean() ? clean : broken) += 1;
   });
   BOOST_TEST(clean > 10);

@@ -24,12 +24,22 @@ bool some_pass(const PreparedSteps& steps, const std::function<bool(std::int64_t
           }));
 }
 
-/// Two layers one after the other on a stage, both of which scatter.
+/// Two layers one after the other on a stage, both of which scatter, and nothing between them that
+/// gathers: an auxiliary state is captured from the gathered pair, which stays full.
 bool has_sharded_boundary(const ParallelPlan& plan) {
   const auto layers = std::int64_t(plan.scatters.size()), stages = plan.parallel.pp;
+  const auto stage_of_layer = [&](std::int64_t layer) {
+    std::int64_t stage = stages - 1;
+    while (stage * layers / stages > layer) --stage;
+    return stage;
+  };
+  const auto is_captured = [&](std::int64_t layer) {
+    return !plan.captures_alone &&
+           std::ranges::find(plan.aux_layers, layer) != plan.aux_layers.end();
+  };
   for (std::int64_t i = 0; i + 1 < layers; ++i)
-    if (plan.scatters[std::size_t(i)] && plan.scatters[std::size_t(i) + 1] &&
-        (i + 1) * stages / layers == i * stages / layers)
+    if (plan.scatters[std::size_t(i)] && plan.scatters[std::size_t(i) + 1] && !is_captured(i + 1) &&
+        stage_of_layer(i) == stage_of_layer(i + 1))
       return true;
   return false;
 }

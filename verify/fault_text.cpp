@@ -90,14 +90,19 @@ InjectedFault read_fault(JsonSection section) {
       !fault.group.empty() && std::ranges::find(groups, fault.group) == groups.end())
     section.refuse("group", '"' + shortened(fault.group) + '"',
                    "one of " + joined(groups) + suggestion(fault.group, groups));
-  fault.tp = section.integer("tp", -1);
-  fault.dp = section.integer("dp", -1);
-  fault.pp = section.integer("pp", -1);
-  fault.occurrence = section.integer("occurrence", 0);
-  fault.step = section.integer("step", -1);
-  fault.draft = section.integer("draft", -2);
-  fault.least = section.integer("least", 0);
-  fault.most = section.integer("most", -1);
+  const auto place = [&](const char* key, std::int64_t anywhere) {
+    const std::int64_t value = section.integer(key, anywhere);
+    if (value < anywhere) section.refuse(key, std::to_string(value), text("at least ", anywhere));
+    return value;
+  };
+  fault.tp = place("tp", -1);
+  fault.dp = place("dp", -1);
+  fault.pp = place("pp", -1);
+  fault.occurrence = place("occurrence", 0);
+  fault.step = place("step", -1);
+  fault.draft = place("draft", -2);
+  fault.least = place("least", 0);
+  fault.most = place("most", -1);
   fault.with = string_of("with", "");
   fault.factor = section.number("factor", 1);
   fault.number = section.integer("number", 0);

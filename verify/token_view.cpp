@@ -270,6 +270,12 @@ bool Completeness::count_in(const Completeness& other) {
   return true;
 }
 
+void Completeness::multiply(std::int32_t times, std::int32_t by) {
+  for (std::uint8_t& count : counts_) count = std::uint8_t(std::min(255, int(count) * times));
+  divisor_ *= by;
+  normalise();
+}
+
 void Completeness::normalise() {
   for (std::int32_t period = 1; period < size_; ++period) {
     if (size_ % period != 0) continue;

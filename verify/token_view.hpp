@@ -138,6 +138,9 @@ class Completeness {
   /// The same, to be normalised when all are added.
   bool count_in(const Completeness& other);
 
+  /// What it contains `times` times, divided by `divisor`.
+  void multiply(std::int32_t times, std::int32_t divisor);
+
   /// Summands that repeat with a shorter period are summands of fewer ranks: a value of which every
   /// dp rank's part is contained is one over tp alone.
   void normalise();

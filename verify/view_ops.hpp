@@ -184,7 +184,7 @@ class ViewOps {
 
   // The algebra of collectives.
   std::int64_t extent(const Tensor& x, Axis axis) const {
-    if (x.flat_parts > 0) return axis == Axis::rows ? 1 : x.rows.size() * x.width / x.flat_parts;
+    if (x.flat_parts > 0) return axis == Axis::cols ? 1 : x.rows.size() * x.width / x.flat_parts;
     return axis == Axis::rows ? x.rows.size() : x.width;
   }
   std::int64_t extent(const Mask& x, Axis) const { return x.rows.size(); }

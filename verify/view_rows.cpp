@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Views of rows that come and go: pads, masks, side data, rows by index, flat slices.
 #include <algorithm>
+#include <cmath>
 
 #include "reference/program/error.hpp"
 #include "verify/view_ops.hpp"
@@ -252,12 +253,18 @@ ViewOps::Routing ViewOps::poison_pads(Routing x, const std::string&) const {
   return x;
 }
 
+/// A multiple that is no small fraction is the value of no token.
 ViewOps::Tensor ViewOps::scaled(const Tensor& x, double factor) const {
+  constexpr std::int32_t most = 64;
   Tensor out = x;
-  if (x.sum.is_complete() && factor >= 1)
-    out.sum = Completeness::complete(std::int32_t(factor));
-  else if (x.sum.is_complete() && factor > 0)
-    out.sum = Completeness::complete(1, std::int32_t(1 / factor + 0.5));
+  for (std::int32_t divisor = 1; divisor <= most; ++divisor) {
+    const double times = std::round(factor * divisor);
+    if (times < 0 || times > most || std::abs(factor * divisor - times) > 1e-9) continue;
+    out.sum.multiply(std::int32_t(times), divisor);
+    return out;
+  }
+  out.rows = {};
+  for (std::int64_t i = 0; i < x.rows.size(); ++i) out.rows.append(mix_row);
   return out;
 }
 

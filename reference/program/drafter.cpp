@@ -54,7 +54,7 @@ Batch accepted_rows(const Batch& batch, const std::vector<std::int32_t>& rejecte
   kept.clear();
   for (std::size_t s = 0; s + 1 < batch.query_start_loc.size(); ++s) {
     for (std::int64_t row = batch.query_start_loc[s];
-         row < batch.query_start_loc[s + 1] - rejected[s]; ++row) {
+         row < batch.query_start_loc[s + 1] - (rejected.empty() ? 0 : rejected[s]); ++row) {
       kept.push_back(row);
       next.input_ids.push_back(batch.input_ids[std::size_t(row)]);
       next.positions.push_back(batch.positions[std::size_t(row)]);

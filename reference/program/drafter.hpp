@@ -69,18 +69,18 @@ std::vector<typename R::Ops::Ids> draft(
   SampleRows at = sampled;
   Ids ids = ops.ids(batch);
   T fed = rank.named("draft_buffer", hidden);
-  if (!options.padded && !rejected.empty()) {
+  if (!options.padded) {
     std::vector<std::int64_t> kept;
     pass = accepted_rows(batch, rejected, kept);
     at = sample_rows(pass);
-    ids = ops.select(ids, kept);
-    fed = ops.index_rows(fed, kept, kept);
-    if (!pass.tokens_across_dp.empty()) {  // the runner pads what is left as it pads every pass
-      const std::int64_t rows = pass.tokens_across_dp[std::size_t(rank.dp.rank())];
-      ids = ops.pad_ids(ids, std::max<std::int64_t>(rows - pass.num_tokens(), 0));
-      append_runner_pads(pass, rows);
-      fed = ops.into_buffer(fed, pass.num_tokens());
-    }
+    const auto accepted = std::int64_t(kept.size());
+    const std::int64_t rows =
+        std::max(accepted, pass.tokens_across_dp.empty()
+                               ? accepted
+                               : pass.tokens_across_dp[std::size_t(rank.dp.rank())]);
+    append_runner_pads(pass, rows);
+    ids = ops.pad_ids(ops.select(ids, kept), rows - accepted);
+    fed = ops.into_buffer(ops.index_rows(fed, kept, kept), rows);
   }
   ids = rank.named("draft_ids", ops.next_ids(ids, pass, at.rows, next));
   const auto requests = std::int64_t(at.rows.size());
@@ -94,9 +94,9 @@ std::vector<typename R::Ops::Ids> draft(
     const auto of_requests = [&](const T& x) {  // [requests, H]
       if (step > 0) return ops.first_rows(x, requests, options.runner == RunnerVersion::V2);
       const bool skips = rank.gate("skips_rejected", true);
-      std::vector<std::int64_t> due = at.rows;  // which tokens these rows are
-      for (std::int64_t& row : due)
-        if (!pass.row_tokens.empty()) row = pass.row_tokens[std::size_t(row)];
+      std::vector<std::int64_t> due;  // tokens, which the rows of an unpadded pass are not
+      for (const std::int64_t row : at.rows)
+        due.push_back(pass.row_tokens.empty() ? row : pass.row_tokens[std::size_t(row)]);
       return ops.index_rows(x, skips ? at.rows : sample_rows(pass).rows, due);
     };
     const T last = of_requests(out);
@@ -106,6 +106,7 @@ std::vector<typename R::Ops::Ids> draft(
           step, step == 0 && options.all_logits ? compute_logits(rank, w, config, out) : logits);
     drafts.push_back(ops.argmax(logits));
     if (step + 1 == options.num_steps) break;
+    const T carried = feeds_normed ? last : of_requests(unnormed);
 
     pass = step == 0
                ? next_draft_batch(pass, at, options.padded ? rejected : std::vector<std::int32_t>())
@@ -116,7 +117,7 @@ std::vector<typename R::Ops::Ids> draft(
                                : pass.tokens_across_dp[std::size_t(rank.dp.rank())]);
     append_runner_pads(pass, rows);
     ids = ops.pad_ids(drafts.back(), rows - requests);
-    fed = ops.into_buffer(feeds_normed ? last : of_requests(unnormed), rows);
+    fed = ops.into_buffer(carried, rows);
   }
   return drafts;
 }

@@ -117,6 +117,9 @@ typename R::Tensor experts_by_broadcast(R& rank, GroupEnd& group,
   using T = typename R::Tensor;
   using Routing = typename R::Ops::Routing;
   const auto& ops = rank.ops;
+  if (std::int64_t(sizes.size()) != group.size())
+    throw ShapeError(
+        text("experts: row counts of ", sizes.size(), " ranks in a group of ", group.size()));
   std::vector<T> rows;
   std::vector<Routing> pairs;
   std::int64_t begin = 0;

@@ -236,6 +236,11 @@ class Injector {
   X reordered(const X& x, const std::string& order, const std::vector<std::int64_t>& swapped,
               std::int64_t parts, const std::vector<std::int64_t>* sizes) {
     const std::int64_t rows = ops_.extent(x, Axis::rows);
+    // A rank that keeps its part of a sum, or joins what others send it, has other parts.
+    if (sizes != nullptr &&
+        (std::int64_t(sizes->size()) != parts ||
+         std::accumulate(sizes->begin(), sizes->end(), std::int64_t{0}) != rows))
+      sizes = nullptr;
     std::vector<std::int64_t> begin{0};
     for (std::int64_t i = 0; i < parts; ++i)
       begin.push_back(sizes != nullptr ? begin.back() + (*sizes)[std::size_t(i)]
@@ -248,7 +253,7 @@ class Injector {
         places.push_back(i == swapped[0] ? swapped[1] : i == swapped[1] ? swapped[0] : i);
       if (order == "tp_major") {  // [dp, tp] read as [tp, dp]
         const std::int64_t dp = groups_.dp->size(), tp = parts / std::max<std::int64_t>(dp, 1);
-        places.push_back(i % dp * tp + i / dp);
+        places.push_back(parts % dp == 0 ? i % dp * tp + i / dp : i);
       }
     }
     std::vector<std::int64_t> index;

@@ -34,7 +34,7 @@ template <class R>
 typename R::Tensor receive_from_stage(R& rank, std::int64_t width, std::int64_t stage) {
   const auto part = rank.pp.template recv<typename R::Tensor>(stage);
   if (!rank.ops.is_flat(part, width)) return part;
-  return rank.ops.unflatten(rank.tp.all_gather(part, Axis::cols), width);
+  return rank.ops.unflatten(rank.tp.all_gather(part, Axis::rows), width);
 }
 
 /// The stream at a stage's end, full, and at the next one's beginning.

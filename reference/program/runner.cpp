@@ -54,7 +54,8 @@ void prepare_step(std::vector<Batch*> batches,
       left_out = std::accumulate(rejected[dp].begin(), rejected[dp].end(), std::int64_t{0});
     accepted.push_back(tokens.back() - left_out);
   }
-  const auto sizes = effective_graph_sizes(options);
+  // Without a request anywhere there is no step.
+  const auto sizes = any ? effective_graph_sizes(options) : std::vector<std::int64_t>();
   tokens = padded(std::move(tokens), sizes);
   accepted = options.padded_drafter ? tokens : padded(std::move(accepted), sizes);
   if (options.version == RunnerVersion::V1) {

@@ -9,8 +9,8 @@ namespace tokenview {
 /// What a model runner does to the batches of a step before the model sees them.
 struct RunnerOptions {
   RunnerVersion version = RunnerVersion::V1;
-  std::vector<std::int64_t> graph_sizes;  // CUDA graph capture sizes, ascending; empty: eager
-  std::int64_t draft_steps = 0;           // K
+  std::vector<std::int64_t> graph_sizes = {};  // CUDA graph capture sizes, ascending; empty: eager
+  std::int64_t draft_steps = 0;                // K
   bool padded_drafter = true;
   std::int64_t idle_rows = -1;  // of the dummy that an idle rank runs; -1: K + 1, or 1 (K = 0)
   bool loop_of_most = false;  // V2 from vllm 0.30.0 on: eager draft loops run at the most requests
