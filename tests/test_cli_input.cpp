@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <functional>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <random>
 
 #include "tests/boost_test.hpp"
@@ -335,6 +336,291 @@ BOOST_DATA_TEST_CASE(a_write_that_fails_leaves_the_old_file_and_nothing_else,
                   {"File too large"});
   BOOST_TEST(read_bytes(folder.file("a.h5")) == "old");
   BOOST_TEST(folder.count() == 1u);
+}
+
+// ---- parallel configurations, releases and scenarios
+
+/// A command line that cannot be meant, and what the error must name.
+struct BadLine {
+  std::vector<std::string> words, said;
+};
+std::ostream& operator<<(std::ostream& out, const BadLine& line) {
+  for (const std::string& word : line.words) out << word << ' ';
+  return out;
+}
+
+const std::vector<BadLine> bad_lines = {
+    {{"run", "--tp", "0"}, {"--tp", "'0'", "1 to 32"}},
+    {{"run", "--tp", "1.5"}, {"--tp", "'1.5'"}},
+    {{"run", "--dp", "-1"}, {"--dp", "'-1'"}},
+    {{"run", "--pp", "99999999999999999999"}, {"--pp", "1 to 32"}},
+    {{"run", "--pp", "5"}, {"pp=5", "at most 4"}},
+    {{"run", "--tp", "32", "--dp", "32"}, {"32 x 32", "at most 32"}},
+    {{"run", "--tp", "16"}, {"heads (8)", "(16)"}},
+    {{"run", "--tp", "3"}, {"heads (8)", "(3)"}},
+    {{"run", "--draft-steps", "x"}, {"--draft-steps", "'x'", "0 to 16"}},
+    {{"run", "--model", "qwen3.5-mo"}, {"'qwen3.5-mo'", "did you mean qwen3.5-moe?"}},
+    {{"run", "--model", "deepseek-v2", "--draft-steps", "1"}, {"no MTP layer"}},
+    {{"run", "--protocol", "vllm-5319"}, {"\"vllm-5319\"", "did you mean vllm-53191?"}},
+    {{"run", "--protocol", ""}, {"protocol \"\"", "S, A, B"}},
+    {{"run", "--protocol", "D"}, {"--protocol D", "--ep"}},
+    {{"run", "--dispatch", "nave", "--ep"}, {"\"nave\"", "did you mean naive?"}},
+    {{"run", "--engine", "vlm-0.26.0"}, {"\"vlm-0.26.0\"", "did you mean vllm-0.26.0?"}},
+    {{"run", "--engine", "vllm-0.99.0"}, {"a newer one", "vllm-0.33.0"}},
+    {{"run", "--engine", "vllm-0.2.0"}, {"an older one", "vllm-0.11.0"}},
+    {{"run", "--engine", "vllm-0.26.0", "--tp", "2", "--dp", "2", "--ep", "--protocol", "D"},
+     {"--protocol D contradicts --engine vllm-0.26.0"}},
+    {{"run", "--engine", "vllm-0.26.0", "--tp", "2", "--dp", "2", "--ep", "--all2all-backend",
+      "pplz"},
+     {"\"pplz\"", "did you mean pplx?"}},
+    {{"run", "--all2all-backend", "naive"}, {"--all2all-backend without --engine"}},
+    {{"run", "--tokens", ""}, {"requests: empty"}},
+    {{"run", "--tokens", "x"}, {"requests \"x\"", "column 1"}},
+    {{"run", "--tokens", "-3"}, {"requests \"-3\""}},
+    {{"run", "--tokens", "3,5"}, {"for 2 dp ranks, expected 1"}},
+    {{"run", "--tokens", "3,5,1", "--dp", "2"}, {"for 3 dp ranks, expected 2"}},
+    {{"run", "--tokens", "3,,5", "--dp", "2"}, {"column 3"}},
+    {{"run", "--tokens", "99999999"}, {"0 to 16777216"}},
+    {{"run", "--requests", "3/4,5", "--dp", "2"}, {"both ',' and '/'"}},
+    {{"run", "--requests", "4v9"}, {"9 drafts verified in 4 rows"}},
+    {{"run", "--requests", "4v2r3"}, {"3 of 2 drafts rejected"}},
+    {{"run", "--requests", "4+"}, {"column 3"}},
+    {{"run", "--graph-sizes", "4,2"}, {"--graph-sizes", "ascending"}},
+    {{"run", "--graph-sizes", "0,2"}, {"--graph-sizes", "at least 1"}},
+    {{"run", "--graph-sizes", "a"}, {"--graph-sizes", "'a'"}},
+    {{"run", "--graph-sizes", "4", "--enforce-eager"}, {"--enforce-eager contradicts"}},
+    {{"run", "--aux-layers", "5"}, {"--aux-layers 5", "0 to 4"}},
+    {{"run", "--aux-layers", "-1"}, {"--aux-layers", "'-1'"}},
+    {{"run", "--runner", "V3"}, {"--runner", "'V3'"}},
+    {{"run", "--correct-target"}, {"--correct-target without --draft-steps"}},
+    {{"run", "--disable-padded-drafter-batch"}, {"without --draft-steps"}},
+    {{"run", "--numeric", "--tokens", "100000"}, {"--numeric", "100000", "at most"}},
+    {{"run", "--numeric", "--model", "deepseek-v3.2"}, {"deepseek_v32"}},
+    {{"run", "--fault", "drp:trim"}, {"\"drp\"", "did you mean drop?"}},
+    {{"run", "--fault", "drop"}, {"op: is missing"}},
+    {{"run", "--fault", "drop:trim,tp=x"}, {"\"tp=x\""}},
+    {{"run", "--fault", "drop:trim,foo=1"}, {"foo: no such key"}},
+    {{"run", "--fault", "drop:all_reduce,group=zp"}, {"group", "\"zp\"", "tp, dp, ep, pp"}},
+    {{"run", "--fault", "replace:all_reduce,with=all_gater"}, {"did you mean all_gather?"}},
+    {{"run", "--fault", "drop:trim@nowhere"}, {"never met its place"}},
+    {{"run", "--format", "json"}, {"--format", "did you mean jsonl?"}},
+    {{"run", "--tokns", "3"}, {"'--tokns'", "did you mean --tokens?"}},
+    {{"run", "more"}, {"'more' is one argument too many"}},
+    {{"repro"}, {"the name of a scenario"}},
+    {{"repro", "vllm-4842"}, {"\"vllm-4842\"", "did you mean vllm-48429?"}},
+    {{"repro", "vllm-48429", "--tp", "0"}, {"--tp", "'0'"}},
+    {{"repro", "vllm-48429", "--tp", "16"}, {"heads (8)", "(16)"}},
+    {{"repro", "vllm-48429", "--tokens", "1,2"}, {"for 2 dp ranks, expected 1"}},
+    {{"repro", "vllm-48429", "--tokens", "x"}, {"requests \"x\""}},
+    {{"repro", "vllm-48429", "--format", "xml"}, {"--format", "'xml'"}},
+    {{"repro", "vllm-50681", "--with-target"}, {"--with-target", "vllm-50681"}},
+    {{"repro", "--list", "--repaired"}, {"--list", "--repaired"}},
+    {{"repro", "--list", "vllm-48429"}, {"--list", "NAME"}},
+    {{"repro", "--coverage", "--list"}, {"--coverage", "--list"}},
+    {{"affected"}, {"--engine"}},
+    {{"affected", "--engine", "vllm-0.26.0", "--tp", "16"}, {"heads (8)", "(16)"}},
+    {{"affected", "--engine", "vllm-0.26.0", "--all2all-backend", "pplz"}, {"did you mean pplx?"}},
+    {{"affected", "--engine", "vllm-0.26.0", "--draft-steps", "99"}, {"--draft-steps", "0 to 16"}},
+    {{"affected", "--matrix", "--engine", "vllm-0.26.0"}, {"--matrix", "--engine"}},
+    {{"affected", "--matrix", "--tp", "2"}, {"--matrix", "--tp"}},
+    {{"cost", "--tp", "33"}, {"--tp", "1 to 32"}},
+    {{"cost", "--tp", "5"}, {"heads (32)", "(5)"}},
+    {{"cost", "--tokens", "1,2"}, {"for 2 dp ranks, expected 1"}},
+    {{"cost", "--element-bytes", "0"}, {"--element-bytes", "1 to 8"}},
+    {{"cost", "--model", "qwen"}, {"'qwen'"}},
+    {{"cost", "--format", "yaml"}, {"--format", "'yaml'"}},
+    {{"sweep", "--shard", "0/2"}, {"--shard \"0/2\"", "1 <= i <= n"}},
+    {{"sweep", "--shard", "3/2"}, {"--shard \"3/2\""}},
+    {{"sweep", "--shard", "1/2/3"}, {"--shard \"1/2/3\""}},
+    {{"sweep", "--shard", ""}, {"--shard"}},
+    {{"sweep", "--threads", "0"}, {"--threads", "1 to 256"}},
+    {{"sweep", "--mutants", "--shard", "1/2"}, {"--mutants", "--shard"}},
+    {{"sweep", "--state", "/nowhere/at/all"}, {"/nowhere/at/all: cannot be written"}},
+    {{"check", "--matrix=fast"}, {"--matrix", "'fast'"}},
+    {{"check", "--matrix", "--tp", "x"}, {"--tp", "'x'"}},
+    {{"check", "--matrix", "--protocol", "vllm-5192"}, {"did you mean vllm-51927?"}},
+    {{"check", "--matrix", "--tokens", "x"}, {"--tokens", "'x'"}},
+    {{"check", "--matrix", "--only", "mlp"}, {"--only", "--matrix"}},
+    {{"check", "--protocol", "D"}, {"--protocol requires --matrix"}},
+    {{"--generate", "everything"}, {"'everything'", "protocols"}},
+};
+
+BOOST_DATA_TEST_CASE(a_line_that_cannot_be_meant_is_refused, data::make(bad_lines), line) {
+  require_refused(run(line.words, {.folder = TOKENVIEW_SOURCE_DIR}), "", line.said);
+}
+
+/// A folder that has one good scenario, and another of the given bytes.
+struct ScenarioFolder {
+  TemporaryFolder folder;
+
+  explicit ScenarioFolder(const std::string& bad) {
+    std::filesystem::create_directories(folder.file("data/scenarios"));
+    std::filesystem::copy(TOKENVIEW_SOURCE_DIR "/data/scenarios/vllm-48429.json",
+                          folder.file("data/scenarios/vllm-48429.json"));
+    write_bytes(folder.file("data/scenarios/z-bad.json"), bad);
+  }
+  Ended repro(const std::string& word) const {
+    return run({"repro", word}, {.folder = folder.file("")});
+  }
+};
+
+using Json = nlohmann::json;
+
+/// What is done to a good scenario, and what the error must name.
+struct BadScenario {
+  const char* name;
+  std::function<std::string(Json scenario)> make;
+  std::vector<std::string> said;
+};
+std::ostream& operator<<(std::ostream& out, const BadScenario& bad) { return out << bad.name; }
+
+/// The good scenario with another value at a JSON pointer.
+std::function<std::string(Json)> with(const std::string& at, const Json& value) {
+  return [at, value](Json scenario) {
+    scenario[Json::json_pointer(at)] = value;
+    return scenario.dump();
+  };
+}
+std::function<std::string(Json)> without(const std::string& key) {
+  return [key](Json scenario) {
+    scenario.erase(key);
+    return scenario.dump();
+  };
+}
+
+const std::vector<BadScenario> bad_scenarios = {
+    {"empty", [](const Json&) { return std::string(); }, {"is empty"}},
+    {"cut off", [](const Json& s) { return s.dump().substr(0, 100); }, {"line 1"}},
+    {"binary", [](const Json&) { return std::string("\x00\x01\xff{", 4); }, {"line 1"}},
+    {"a list", [](const Json& s) { return Json::array({s}).dump(); }, {"object"}},
+    {"a key twice",
+     [](const Json& s) { return "{\"name\": \"a\"," + s.dump().substr(1); },
+     {"name"}},
+    {"another schema", with("/schema", "other"), {"schema", "\"other\""}},
+    {"a newer version", with("/version", 2), {"version", "2"}},
+    {"no name", without("name"), {"name"}},
+    {"no expectation", without("expect"), {"expect"}},
+    {"no repair", without("repair"), {"repair"}},
+    {"no requests", without("requests"), {"requests"}},
+    {"an unknown key", with("/protocl", "B"), {"protocl", "no such key"}},
+    {"an unknown protocol", with("/protocol", "vllm-5319"), {"did you mean vllm-53191?"}},
+    {"an unknown dispatch", with("/dispatch", "nave"), {"did you mean naive?"}},
+    {"an unknown check", with("/expect/check", "row"), {"did you mean rows?"}},
+    {"an unknown act",
+     with("/faults", Json::array({{{"act", "drp"}, {"op", "trim"}}})),
+     {"faults[0].act", "did you mean drop?"}},
+    {"an unknown word",
+     with("/faults", Json::array({{{"act", "order"}, {"op", "all_gather"}, {"with", "revers"}}})),
+     {"faults[0].with", "did you mean reverse?"}},
+    {"no ranks", with("/parallel/tp", 0), {"parallel.tp", "1 to 32"}},
+    {"ranks in words", with("/parallel/tp", "two"), {"parallel.tp", "\"two\""}},
+    {"requests for other ranks", with("/requests", "1/2"), {"for 2 dp ranks, expected 1"}},
+    {"no step", with("/requests", Json::array()), {"requests", "empty list"}},
+    {"too many drafts", with("/draft_steps", 17), {"draft_steps", "0 to 16"}},
+    {"nothing runs", with("/draft_steps", 0), {"draft_steps", "target_runs"}},
+    {"a name that is taken", with("/name", "vllm-48429"), {"is also in", "vllm-48429.json"}},
+    {"an alias that is taken", with("/aliases", Json::array({"f1"})), {"\"f1\" is also in"}},
+};
+
+BOOST_DATA_TEST_CASE(a_bad_scenario_is_refused_and_the_others_run, data::make(bad_scenarios), bad) {
+  Json good = Json::parse(read_bytes(TOKENVIEW_SOURCE_DIR "/data/scenarios/vllm-48429.json"));
+  good["name"] = "z-bad";
+  good["aliases"] = Json::array();
+  const ScenarioFolder scenarios(bad.make(good));
+  require_refused(scenarios.repro("z-bad"), "z-bad.json", bad.said);
+
+  const Ended other = scenarios.repro("vllm-48429");
+  BOOST_TEST(other.code == 1, other.err);
+  BOOST_TEST(other.error_lines() == 1, other.err);
+  BOOST_TEST(other.err.starts_with("tokenview: note: "), other.err);
+  BOOST_TEST(contains(other.err, "z-bad.json"), other.err);
+
+  const Ended list = scenarios.repro("--list");
+  require_refused(list, "z-bad.json", bad.said);
+  BOOST_TEST(contains(list.out, "vllm-48429"));
+}
+
+/// Said when it is run: each is a scenario by its form.
+const std::vector<BadScenario> impossible_scenarios = {
+    {"more ranks than heads", with("/parallel/tp", 16), {"heads (8)", "(16)"}},
+    {"more ranks than experts",
+     with("/model_changes", {{"num_experts", 1}, {"num_experts_per_tok", 1}}),
+     {"experts", "1", "2"}},
+    {"an unknown model", with("/model", "qwen3.5-mo"), {"did you mean qwen3.5-moe?"}},
+    {"a key of no model", with("/model_changes", {{"hidden_size", "wide"}}), {"hidden_size"}},
+    {"a fault that meets nothing",
+     with("/faults", Json::array({{{"act", "drop"}, {"op", "trim"}, {"at", "nowhere"}}})),
+     {"never met its place"}},
+};
+
+BOOST_DATA_TEST_CASE(a_scenario_that_cannot_run_is_refused, data::make(impossible_scenarios), bad) {
+  Json good = Json::parse(read_bytes(TOKENVIEW_SOURCE_DIR "/data/scenarios/vllm-48429.json"));
+  good["name"] = "z-bad";
+  good["aliases"] = Json::array();
+  require_refused(ScenarioFolder(bad.make(good)).repro("z-bad"), "", bad.said);
+}
+
+// ---- the state of a sweep
+
+/// The state of one small part of the sweep, made once.
+const std::string& swept() {
+  static const std::string bytes = [] {
+    const TemporaryFolder folder;
+    const Ended end = run({"sweep", "--shard", "1/400", "--state", folder.file("state")});
+    if (end.code != 0) throw std::runtime_error(end.err);
+    return read_bytes(folder.file("state"));
+  }();
+  return bytes;
+}
+
+struct BadState {
+  const char* name;
+  std::function<std::string(std::string whole)> make;
+  std::vector<std::string> said;
+};
+std::ostream& operator<<(std::ostream& out, const BadState& bad) { return out << bad.name; }
+
+std::string replaced(std::string all, const std::string& from, const std::string& to) {
+  return all.replace(all.find(from), from.size(), to);
+}
+
+const std::vector<BadState> bad_states = {
+    {"text", [](const std::string&) { return std::string("no state\n"); }, {"line 1"}},
+    {"of another shard",
+     [](const std::string& s) { return replaced(s, "1/400", "2/400"); },
+     {"line 1", "another sweep"}},
+    {"a line of text", [](const std::string& s) { return s + "text\n"; }, {"no state"}},
+    {"a chunk twice",
+     [](const std::string& s) { return s + s.substr(s.find('\n') + 1); },
+     {"chunk 0", "at most once"}},
+    {"a chunk that is none",
+     [](const std::string& s) { return replaced(s, "\"chunk\":0", "\"chunk\":99999999"); },
+     {"chunk 99999999"}},
+    {"a negative count",
+     [](const std::string& s) { return replaced(s, "\"runs\":", "\"runs\":-"); },
+     {"line 2: runs"}},
+    {"no count",
+     [](const std::string& s) { return replaced(s, "\"runs\":", "\"ran\":"); },
+     {"line 2: runs"}},
+};
+
+BOOST_DATA_TEST_CASE(a_bad_state_of_a_sweep_is_refused_and_left_alone, data::make(bad_states),
+                     bad) {
+  const TemporaryFolder folder;
+  const std::string bytes = bad.make(swept());
+  write_bytes(folder.file("state"), bytes);
+  require_refused(run({"sweep", "--shard", "1/400", "--state", folder.file("state")}), "state",
+                  bad.said);
+  BOOST_TEST(read_bytes(folder.file("state")) == bytes);
+}
+
+BOOST_AUTO_TEST_CASE(an_interrupted_sweep_goes_on) {
+  const TemporaryFolder folder;
+  for (const std::size_t lost : {std::size_t{1}, std::size_t{7}, swept().size() - 5}) {
+    write_bytes(folder.file("state"), swept().substr(0, swept().size() - lost));
+    BOOST_TEST(run({"sweep", "--shard", "1/400", "--state", folder.file("state")}).code == 0);
+    BOOST_TEST(read_bytes(folder.file("state")) == swept());
+  }
 }
 
 }  // namespace

@@ -603,8 +603,7 @@ BOOST_AUTO_TEST_CASE(layout_fields_that_cannot_be_are_refused) {
 
 BOOST_AUTO_TEST_CASE(an_empty_text_is_refused) {
   for (const char* const empty : {"", " \n\t "})
-    BOOST_CHECK_REFUSAL(refusal_of_text(empty),
-                        "a.json: is empty, expected the JSON object of a config.json");
+    BOOST_CHECK_REFUSAL(refusal_of_text(empty), "a.json: is empty, expected a JSON object");
 }
 
 BOOST_AUTO_TEST_CASE(malformed_json_is_refused_with_its_place) {

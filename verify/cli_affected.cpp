@@ -130,10 +130,12 @@ std::function<Exit()> add_options(CLI::App& app) {
              "MTP steps; default: 0");
   app.add_flag("--derived", arguments->derived,
                "Count faults that follow from the release's text and were not seen to happen");
-  app.add_flag("--matrix", arguments->matrix,
-               "Print every release against the supported configurations, as docs/releases.md");
+  CLI::Option* const matrix =
+      app.add_flag("--matrix", arguments->matrix,
+                   "Print every release against the supported configurations, as docs/releases.md");
   add_choice(app, "--format", arguments->format, output_formats,
              "Lines for people (default) or JSON Lines");
+  exclude_others(app, matrix);
   return [arguments] { return run_affected(*arguments); };
 }
 

@@ -80,6 +80,12 @@ inline CLI::Option* add_numbers(CLI::App& app, const std::string& names,
   return app.add_option_function<std::string>(names, assign, description)->type_name("N,...");
 }
 
+/// `alone` contradicts every other option but --help.
+inline void exclude_others(CLI::App& app, CLI::Option* alone) {
+  for (CLI::Option* other : app.get_options())
+    if (other != alone && other != app.get_help_ptr()) alone->excludes(other);
+}
+
 /// The word that `choices` has for `value`.
 template <class T, std::size_t n>
 const char* word_of(const Choice<T> (&choices)[n], T value) {

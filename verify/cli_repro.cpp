@@ -129,6 +129,8 @@ Exit repro(const ReproArguments& arguments) {
     print_note(file.problem);
   }
   Scenario s = find_scenario(scenarios, arguments.name);
+  if (arguments.with_target && s.target_runs)
+    throw UsageError(text("repro: --with-target: ", s.name, " runs its target as it is"));
   const bool as_told = !arguments.tp && !arguments.requests && !arguments.with_target;
   if (arguments.tp) s.parallel.tp = *arguments.tp;
   if (arguments.requests) s.requests = {*arguments.requests};
@@ -166,9 +168,10 @@ std::function<Exit()> add_options(CLI::App& app) {
   const auto arguments = std::make_shared<ReproArguments>();
   app.add_option("NAME", arguments->name, "Scenario, by name or alias: vllm-48429, B006, F1")
       ->type_name("NAME");
-  app.add_flag("--list", arguments->list, "List all scenarios");
-  app.add_flag("--coverage", arguments->coverage,
-               "Print which published bugs the scenarios tell, as Markdown");
+  CLI::Option* const list = app.add_flag("--list", arguments->list, "List all scenarios");
+  CLI::Option* const coverage =
+      app.add_flag("--coverage", arguments->coverage,
+                   "Print which published bugs the scenarios tell, as Markdown");
   app.add_flag("--repaired", arguments->repaired, "Run the repaired variant: it must be clean");
   app.add_flag("--with-target", arguments->with_target,
                "Run the target under the same protocol instead of feeding correct rows");
@@ -179,6 +182,8 @@ std::function<Exit()> add_options(CLI::App& app) {
       ->type_name("REQUESTS");
   add_choice(app, "--format", arguments->format, output_formats,
              "Lines for people (default) or JSON Lines");
+  exclude_others(app, list);
+  exclude_others(app, coverage);
   return [arguments] { return repro(*arguments); };
 }
 

@@ -20,6 +20,7 @@ namespace tokenview {
 namespace {
 
 constexpr std::int64_t max_degree = 32;
+constexpr std::int64_t most_numeric_rows = 512;  // of all dp ranks: half a minute on the tiny model
 
 struct RunArguments {
   std::string model = "qwen3.5-moe";
@@ -92,13 +93,20 @@ Exit run(const RunArguments& arguments) {
   for (const std::int64_t layer : arguments.aux_layers)
     if (layer > config.num_hidden_layers)
       throw UsageError(text("--aux-layers ", layer, ": expected 0 to ", config.num_hidden_layers));
-  if (!std::ranges::is_sorted(arguments.graph_sizes))
-    throw UsageError("--graph-sizes: expected sizes in ascending order");
+  if (!std::ranges::is_sorted(arguments.graph_sizes) ||
+      std::ranges::find(arguments.graph_sizes, 0) != arguments.graph_sizes.end())
+    throw UsageError("--graph-sizes: expected sizes of at least 1 in ascending order");
   if (arguments.numeric) {
     require_arithmetic(config);
     require_memory(config, 2 * sizeof(double));  // sharded, and whole beside it
   }
   const auto requests = parse_requests(arguments.requests, arguments.parallel.dp);
+  std::int64_t rows = 0;
+  for (const auto& of_rank : requests)
+    for (const Request& request : of_rank) rows += request.context + request.tokens;
+  if (arguments.numeric && rows > most_numeric_rows)
+    throw UsageError(
+        text("--numeric: ", rows, " rows and context rows: expected at most ", most_numeric_rows));
   std::vector<InjectedFault> faults;
   for (const std::string& fault : arguments.faults) faults.push_back(parse_fault(fault));
 

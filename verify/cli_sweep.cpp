@@ -4,6 +4,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <mutex>
@@ -66,34 +67,35 @@ struct Counts {
 /// Chunks that were done before, one line of JSON each behind a line that says of what.
 class SweepState {
  public:
-  SweepState(const std::string& path, std::size_t total, const std::string& shard) : path_(path) {
+  SweepState(const std::string& path, std::size_t total, std::size_t num_chunks,
+             const std::string& shard)
+      : path_(path) {
     if (path.empty()) return;
     const nlohmann::json head = {{"schema", "tokenview.sweep"},
                                  {"version", 1},
                                  {"program", build::version},
                                  {"total", total},
                                  {"shard", shard}};
-    std::ifstream file(path);
-    std::string line;
+    std::ifstream file(path, std::ios::binary);
     bool is_first = true;
-    while (std::getline(file, line)) {
-      if (line.empty()) continue;
-      nlohmann::json record = nlohmann::json::parse(line, nullptr, false);
-      if (record.is_discarded() || !record.is_object()) {
-        if (!is_first && file.peek() == std::ifstream::traits_type::eof()) break;  // interrupted
-        throw FileError(text(path, ": is no state of a sweep"));
+    std::uintmax_t whole = 0;  // bytes of lines that were written to their end
+    std::int64_t number = 0;
+    for (std::string line; std::getline(file, line);) {
+      const std::string where = text(path, ": line ", ++number);
+      if (file.eof() && (!is_first || head.dump().starts_with(line))) break;  // interrupted
+      whole += line.size() + 1;
+      const nlohmann::json record = nlohmann::json::parse(line, nullptr, false);
+      if (record.is_discarded() || !record.is_object())
+        throw FileError(where + ": is no state of a sweep");
+      if (!is_first) {
+        take(record, num_chunks, where);
+      } else if (record != head) {
+        throw FileError(text(where, ": is the state of another sweep: found ",
+                             shortened(record.dump()), ", expected ", head.dump()));
       }
-      if (is_first) {
-        if (record != head)
-          throw FileError(text(path, ": is the state of another sweep: found ", record.dump(),
-                               ", expected ", head.dump()));
-        is_first = false;
-        continue;
-      }
-      done_.insert(record.at("chunk").get<std::size_t>());
-      counts_ += Counts{record.at("runs"), record.at("clean"), record.at("found"),
-                        record.at("unexpected")};
+      is_first = false;
     }
+    if (std::error_code error; file.is_open()) std::filesystem::resize_file(path, whole, error);
     out_.open(path, std::ios::app);
     if (!out_) throw FileError(text(path, ": cannot be written"));
     if (is_first) out_ << head.dump() << std::endl;
@@ -115,6 +117,20 @@ class SweepState {
   }
 
  private:
+  void take(const nlohmann::json& record, std::size_t num_chunks, const std::string& where) {
+    const auto number = [&](const char* key) {
+      const auto found = record.find(key);
+      if (found == record.end() || !found->is_number_unsigned())
+        throw FileError(text(where, ": ", key, ": expected a whole number"));
+      return found->get<std::int64_t>();
+    };
+    const auto chunk = std::size_t(number("chunk"));
+    if (chunk >= num_chunks || !done_.insert(chunk).second)
+      throw FileError(text(where, ": chunk ", chunk, ": expected each of 0 to ", num_chunks - 1,
+                           " at most once"));
+    counts_ += Counts{number("runs"), number("clean"), number("found"), number("unexpected")};
+  }
+
   std::string path_;
   std::ofstream out_;
   std::set<std::size_t> done_;
@@ -124,9 +140,9 @@ class SweepState {
 Exit sweep(const SweepArguments& arguments) {
   const auto [shard, shards] = parse_shard(arguments.shard);
   const SweepMatrix matrix = sweep_matrix();
-  SweepState state(arguments.state, matrix.distinct.size(), arguments.shard);
-  std::vector<std::size_t> chunks;
   const std::size_t num_chunks = (matrix.distinct.size() + chunk_size - 1) / chunk_size;
+  SweepState state(arguments.state, matrix.distinct.size(), num_chunks, arguments.shard);
+  std::vector<std::size_t> chunks;
   for (std::size_t chunk = shard; chunk < num_chunks; chunk += shards)
     if (!state.is_done(chunk)) chunks.push_back(chunk);
 
@@ -282,8 +298,11 @@ std::function<Exit()> add_options(CLI::App& app) {
                  "Notes what is done in this file, and goes on from there")
       ->type_name("FILE");
   add_number(app, "--threads", arguments->threads, 1, max_threads, "Threads; default: all cores");
-  app.add_flag("--mutants", arguments->mutants,
-               "Instead: which check catches each injected fault of the catalogue");
+  CLI::Option* const mutants =
+      app.add_flag("--mutants", arguments->mutants,
+                   "Instead: which check catches each injected fault of the catalogue");
+  for (const char* other : {"--shard", "--state", "--threads"})
+    mutants->excludes(app.get_option(other));
   add_choice(app, "--format", arguments->format, output_formats,
              "Lines for people (default) or JSON Lines");
   return [arguments] { return arguments->mutants ? score_mutants(*arguments) : sweep(*arguments); };

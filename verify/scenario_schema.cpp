@@ -67,6 +67,8 @@ Json fault() {
                      {"occurrence", integer(0)},
                      {"step", integer(-1)},
                      {"draft", integer(-2)},
+                     {"least", integer(0)},
+                     {"most", integer(-1)},
                      {"with", name},
                      {"factor", {{"type", "number"}}},
                      {"number", {{"type", "integer"}}},
@@ -76,6 +78,11 @@ Json fault() {
   out["else"] = {{"required", {"op"}}};
   for (const FaultAct act : all_fault_acts())
     if (const Json rule = rule_of(act); !rule.is_null()) out["allOf"].push_back(rule);
+  out["allOf"].push_back(
+      {{"if", {{"properties", {{"with", {{"const", "swap"}}}}}, {"required", {"with"}}}},
+       {"then",
+        {{"properties", {{"numbers", {{"minItems", 2}, {"maxItems", 2}}}}},
+         {"required", {"numbers"}}}}});
   return out;
 }
 
@@ -114,7 +121,8 @@ std::string scenario_schema() {
                      {"runner", object({{"version", one_of({"V1", "V2"})},
                                         {"graph_sizes", list_of(integer(1))},
                                         {"padded_drafter", boolean},
-                                        {"loop_of_most", boolean}})}};
+                                        {"loop_of_most", boolean},
+                                        {"idle_rows", integer(-1)}})}};
   properties.update(variant);
   properties["expect"] = object({{"check", one_of(checks)},
                                  {"operation", string},

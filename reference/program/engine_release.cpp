@@ -225,8 +225,8 @@ EngineRelease engine_release(std::string_view name) {
                           ", or ", main_build, suggestion(shown, names)));
   if (*version < releases.front().version || *version > releases.back().version)
     throw UsageError(text("engine \"", shown, "\": known are ", names.front(), " to ", names.back(),
-                          "; nothing is guessed for an ",
-                          *version < releases.front().version ? "older" : "newer", " one"));
+                          "; nothing is guessed for ",
+                          *version < releases.front().version ? "an older" : "a newer", " one"));
   const EngineRelease* before = nullptr;
   for (const EngineRelease& release : releases) {
     if (!release.is_release) continue;

@@ -87,7 +87,7 @@ json parse_strict_json(std::string_view document, const std::string& source) {
     throw FileError(text(source, ": has ", document.size(), " bytes, expected a config.json of at ",
                          "most ", max_json_bytes));
   if (document.find_first_not_of(" \t\r\n") == std::string_view::npos)
-    throw FileError(text(source, ": is empty, expected the JSON object of a config.json"));
+    throw FileError(text(source, ": is empty, expected a JSON object"));
   // The library takes a zero byte for the end of its input.
   if (const std::size_t zero = document.find('\0'); zero != std::string_view::npos)
     throw FileError(text(source, ": malformed JSON at ", line_and_column(document, zero),
