@@ -331,7 +331,9 @@ ViewOps::Tensor ViewOps::gated_delta_rule(const Tensor& qkv, const Tensor& beta,
 }
 
 void ViewOps::commit_accepted(GdnState& state, std::int32_t slot, std::int64_t rows) const {
-  const auto& kept = state.after_row.at(std::size_t(slot));
+  static const std::vector<Rows> none;
+  const bool is_known = slot >= 0 && std::size_t(slot) < state.after_row.size();
+  const std::vector<Rows>& kept = is_known ? state.after_row[std::size_t(slot)] : none;
   if (rows < 1 || rows > std::int64_t(kept.size())) {
     find(FindingKind::state, "commit_accepted", "state", text("1 to ", kept.size(), " rows"),
          text(rows, " rows"));
