@@ -244,8 +244,8 @@ typename EigenOps<S>::Tensor EigenOps<S>::gated_delta_rule(const Tensor& qkv, co
 
     auto& slot = state.slots[std::size_t(batch.slots[s])];
     S* values = slot.now.recurrent.data() + head * dk * dv;
-    const auto keep = [&](Eigen::Index t) {
-      if (!slot.after_row.empty())
+    const auto keep = [&](Eigen::Index t) {  // fewer, where another sequence has the same slot
+      if (std::size_t(t) < slot.after_row.size())
         std::copy_n(values, dk * dv,
                     slot.after_row[std::size_t(t)].recurrent.data() + head * dk * dv);
     };

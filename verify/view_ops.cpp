@@ -135,6 +135,8 @@ ViewOps::Tensor ViewOps::linear(const Tensor& x, const Weight& w) const {
 ViewOps::Tensor ViewOps::add(const Tensor& x, const Tensor& y) const {
   require_rows("add", "y", x.rows, y.rows, y.origin);
   require_same_count("add", x, y);
+  if (x.width != y.width)
+    throw ShapeError(text("add: operands have ", x.width, " and ", y.width, " columns"));
   if (!(x.sum == y.sum) && x.rows.size() > 0)
     find(FindingKind::completeness, "add", "y", to_string(x.sum), to_string(y.sum));
   if (!(x.columns == y.columns)) find(FindingKind::columns, "add", "y", name(x), name(y));

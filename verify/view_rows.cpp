@@ -184,7 +184,12 @@ std::vector<std::int64_t> ViewOps::rows_for(const Routing& routing, const Range&
 
 ViewOps::Tensor ViewOps::take_rows(const Tensor& x, const std::vector<std::int64_t>& rows) const {
   Tensor out = x;
-  out.rows = taken(x.rows, rows);
+  if (x.flat_parts == 0) {
+    out.rows = taken(x.rows, rows);
+  } else if (!std::ranges::is_sorted(rows)) {  // elements of a flat slice
+    out.rows = {};
+    for (std::int64_t i = 0; i < x.rows.size(); ++i) out.rows.append(mix_row);
+  }
   return out;
 }
 
