@@ -89,6 +89,8 @@ template <class S>
 typename EigenOps<S>::Tensor EigenOps<S>::add_rows(const Tensor& x,
                                                    const std::vector<std::int64_t>& rows,
                                                    std::int64_t count) const {
+  if (std::int64_t(rows.size()) != x.rows())
+    throw ShapeError(text("add_rows: ", x.rows(), " rows to ", rows.size(), " places"));
   Tensor out = Tensor::Zero(count, x.cols());
   for (std::size_t i = 0; i < rows.size(); ++i) out.row(rows[i]) += x.row(Eigen::Index(i));
   round_in_place(out);

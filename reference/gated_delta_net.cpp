@@ -244,8 +244,8 @@ typename EigenOps<S>::Tensor EigenOps<S>::gated_delta_rule(const Tensor& qkv, co
 
     auto& slot = state.slots[std::size_t(batch.slots[s])];
     S* values = slot.now.recurrent.data() + head * dk * dv;
-    const auto keep = [&](Eigen::Index t) {
-      if (!slot.after_row.empty())
+    const auto keep = [&](Eigen::Index t) {  // fewer, where another sequence has the same slot
+      if (std::size_t(t) < slot.after_row.size())
         std::copy_n(values, dk * dv,
                     slot.after_row[std::size_t(t)].recurrent.data() + head * dk * dv);
     };
@@ -295,7 +295,9 @@ typename EigenOps<S>::Tensor EigenOps<S>::gated_rms_norm(const Tensor& x, const 
 template <class S>
 void EigenOps<S>::commit_accepted(GdnState& state, std::int32_t slot_index,
                                   std::int64_t rows) const {
-  auto& slot = state.slots.at(std::size_t(slot_index));
+  if (slot_index < 0 || std::size_t(slot_index) >= state.slots.size())
+    throw ShapeError(text("commit_accepted: slot ", slot_index, " was never written"));
+  auto& slot = state.slots[std::size_t(slot_index)];
   if (rows < 1 || rows > std::int64_t(slot.after_row.size()))
     throw ShapeError(text("commit_accepted: ", rows, " accepted rows, but the last pass kept ",
                           slot.after_row.size()));

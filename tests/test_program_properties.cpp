@@ -3,9 +3,7 @@
 // is shrunk.
 #include <rapidcheck.h>
 
-#include <iostream>
 #include <random>
-#include <set>
 
 #include "comm_sim/run_ranks.hpp"
 #include "reference/program/presets.hpp"
@@ -210,7 +208,7 @@ std::string first_of(const ViewRunResult& result) {
 BOOST_AUTO_TEST_CASE(findings_are_there_where_a_protocol_is_known_to_be_wrong_and_nowhere_else) {
   std::int64_t count = 0, wrong = 0;
   for_all([&] {
-    for (int i = 0; i < 15; ++i) {
+    for (int i = 0; i < 40; ++i) {
       const Configuration c = any_configuration({.ranks = 32});
       const std::string known = known_fault(c.run());
       const ViewRunResult result = run_views(c.run(), true);
@@ -218,16 +216,11 @@ BOOST_AUTO_TEST_CASE(findings_are_there_where_a_protocol_is_known_to_be_wrong_an
                << '\n';
       ++count;
       wrong += known.empty() ? 0 : 1;
-      if (std::getenv("EXPLORE")) {
-        if (result.clean() != known.empty())
-          std::cout << "COUNTER " << in_words(c) << "\n  known: " << known
-                    << "\n  found: " << first_of(result) << '\n';
-      } else
-        RC_ASSERT(result.clean() == known.empty());
+      RC_ASSERT(result.clean() == known.empty());
     }
   });
   BOOST_TEST_MESSAGE(count << " configurations, " << wrong << " known to be wrong");
-  BOOST_TEST(count >= 1000);
+  BOOST_TEST(count >= 4000);
   BOOST_TEST(wrong >= 50);
 }
 
@@ -247,10 +240,9 @@ Configuration any_right_configuration(const Limits& limits) {
   return c;
 }
 
-template <class S = double>
 NumberRunResult numbers_of(const Configuration& c, const ParallelRun& run,
                            ReductionOrder order = ReductionOrder::rank) {
-  return run_numbers<S>(run, SeededWeights(c.config, c.seed), order);
+  return run_numbers<double>(run, SeededWeights(c.config, c.seed), order);
 }
 
 /// Tensors that `a` and `b` have on the ranks of dp rank `dp` (-1: all), and that differ in a row
@@ -399,6 +391,10 @@ BOOST_AUTO_TEST_CASE(pads_of_shards_never_change_a_token) {
 BOOST_AUTO_TEST_CASE(pads_of_the_runner_never_change_a_token) {
   for_all([] {
     const Configuration c = any_right_configuration(small());
+    bool any_tokens = false;  // without a request anywhere there is no step
+    for (const StepInputs& of_rank : c.inputs().back())
+      any_tokens = any_tokens || of_rank.step.num_tokens() > 0;
+    RC_PRE(any_tokens);
     const std::int64_t pads = 1 + up_to(4);
     const auto padded = [&](bool filled) {
       auto inputs = c.inputs();
@@ -499,8 +495,7 @@ BOOST_AUTO_TEST_CASE(gathering_what_was_cut_is_the_identity) {
 BOOST_AUTO_TEST_CASE(reductions_in_another_order_differ_by_rounding_only) {
   // Each sum of p terms rounds p - 1 times by u = 2^-53 at most; a run has a few dozen of them one
   // after the other, and what is between them stretches an error by less than the square of that.
-  double worst = 0;
-  for_all([&] {
+  for_all([] {
     const Configuration c = any_right_configuration(small());
     RC_PRE(c.plan.parallel.world_size() > 2);
     const ViewRunResult views = run_views(c.run(), true);
@@ -513,7 +508,6 @@ BOOST_AUTO_TEST_CASE(reductions_in_another_order_differ_by_rounding_only) {
       RC_ASSERT(first_difference(views, c.plan.parallel, in_rank_order, other, -1, bound) == "");
     }
   });
-  (void)worst;
 }
 
 namespace {
@@ -575,8 +569,9 @@ InjectedFault any_fault() {
   fault.number = any<std::int64_t>({1, -1, 0, 2});
   if (fault.act == FaultAct::count && fault.number == 0) fault.number = 1;
   fault.factor = any({2.0, 0.5, 0.0, -1.0, 3.0, 1.5, 1.0 / 3});
-  fault.at = any<std::string>({"*", "model*", "model.layers.0.*", "mtp*", "*.mlp", "*.mlp.*",
-                               "*.self_attn*", "*.linear_attn*", "*norm*", "*_proj*"});
+  fault.at =
+      any<std::string>({"*", "*", "*", "*", "*", "model*", "model.layers.0.*", "mtp*", "*.mlp",
+                        "*.mlp.*", "*.self_attn*", "*.linear_attn*", "*norm*", "*_proj*"});
   fault.tp = any<std::int64_t>({-1, -1, 0, 1});
   fault.occurrence = any<std::int64_t>({0, 0, 1, 2});
   fault.draft = any<std::int64_t>({-2, -2, -1, 0, 1});
@@ -585,36 +580,43 @@ InjectedFault any_fault() {
 
 }  // namespace
 
-BOOST_AUTO_TEST_CASE(what_changes_numbers_is_seen_by_views) {
-  std::int64_t met = 0, differing = 0, seen = 0, tried = 0;
+namespace {
+
+/// Faults that views do not see, and why; empty: they must.
+std::string blind_spot(const InjectedFault& fault, const Configuration& c) {
+  if (fault.op == "residual_before_sum" && c.plan.parallel.tp == 1)
+    return "which values are added is not followed: the residual twice is complete on one rank";
+  if (fault.act == FaultAct::stale && c.draft_steps > 0)
+    return "the target and all drafts of a step name their rows alike";
+  return {};
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(a_fault_is_found_or_the_numbers_are_what_their_views_say) {
+  std::int64_t met = 0, found = 0, confirmed = 0;
   for_all([&] {
-    for (int i = 0; i < (std::getenv("EXPLORE") ? 30 : 3); ++i) {
-      Configuration c = any_right_configuration(small());
+    for (int i = 0; i < 20; ++i) {
+      const Configuration c = any_configuration(small());
+      if (!known_fault(c.run()).empty()) continue;
       const std::vector<InjectedFault> faults{any_fault()};
       std::vector<std::int64_t> hits(1);
-      ++tried;
       ParallelRun run = c.run();
       run.faults = &faults;
       run.fault_hits = &hits;
       const ViewRunResult views = run_views(run, true);
       if (hits[0] == 0) continue;
       ++met;
-      const NumberRunResult right = numbers_of(c, c.run()), wrong = numbers_of(c, run);
-      const auto numeric =
-          number_findings(run_views(c.run(), true), c.plan.parallel, right, wrong, 1e-9);
-      if (numeric.empty() && wrong.error.empty()) continue;
-      ++differing;
-      seen += views.clean() ? 0 : 1;
-      if (views.clean() && std::getenv("EXPLORE"))
-        std::cout << "BLIND " << to_string(faults[0]) << " | " << in_words(c) << " | "
-                  << (numeric.empty() ? wrong.error : to_string(numeric[0])) << '\n';
-      if (std::getenv("EXPLORE")) continue;
+      found += views.clean() ? 0 : 1;
+      const NumberRunResult numbers = numbers_of(c, run);  // may end in an error, in no other way
+      if (!views.clean() || !blind_spot(faults[0], c).empty()) continue;
       RC_LOG() << in_words(c) << '\n' << to_string(faults[0]) << '\n';
-      RC_ASSERT(!views.clean());
+      RC_ASSERT(numbers.error == "");
+      RC_ASSERT(unlike_serial(c, views, numbers, confirmed) == "");
     }
   });
-  std::cout << tried << " tried, " << met << " faults met, " << differing << " change numbers, "
-            << seen << " seen\n";
+  BOOST_TEST_MESSAGE(met << " faults met their place, " << found << " were found");
+  BOOST_TEST(found > 100);
 }
 
 }  // namespace tokenview

@@ -106,6 +106,7 @@ class RankProgram {
   /// The pass over what was processed before: target and drafter write their caches, nobody
   /// samples.
   void context(const Batch& context, const Batch& step) {
+    if constexpr (requires { ops_.enter_step(0); }) ops_.enter_step(-1);
     const T hidden = forward(rank_, protocol_, weights_, run_.config, shapes_, state_, context);
     if (run_.draft_steps == 0 || !stage().is_last()) return;
     const SampleRows last = sample_rows(context);

@@ -136,6 +136,8 @@ ViewOps::Tensor ViewOps::linear(const Tensor& x, const Weight& w) const {
 ViewOps::Tensor ViewOps::add(const Tensor& x, const Tensor& y) const {
   require_rows("add", "y", x.rows, y.rows, y.origin);
   require_same_count("add", x, y);
+  if (x.width != y.width)
+    throw ShapeError(text("add: operands have ", x.width, " and ", y.width, " columns"));
   if (!(x.sum == y.sum) && x.rows.size() > 0)
     find(FindingKind::completeness, "add", "y", to_string(x.sum), to_string(y.sum));
   if (!(x.columns == y.columns)) find(FindingKind::columns, "add", "y", name(x), name(y));
@@ -332,7 +334,9 @@ ViewOps::Tensor ViewOps::gated_delta_rule(const Tensor& qkv, const Tensor& beta,
 }
 
 void ViewOps::commit_accepted(GdnState& state, std::int32_t slot, std::int64_t rows) const {
-  const auto& kept = state.after_row.at(std::size_t(slot));
+  static const std::vector<Rows> none;
+  const bool is_known = slot >= 0 && std::size_t(slot) < state.after_row.size();
+  const std::vector<Rows>& kept = is_known ? state.after_row[std::size_t(slot)] : none;
   if (rows < 1 || rows > std::int64_t(kept.size())) {
     find(FindingKind::state, "commit_accepted", "state", text("1 to ", kept.size(), " rows"),
          text(rows, " rows"));

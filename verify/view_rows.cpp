@@ -113,7 +113,8 @@ ViewOps::Routing ViewOps::skip_pads(const Routing& routing, const Mask& mask,
 
 ViewOps::Tensor ViewOps::trim(const Tensor& x, std::int64_t rows) const {
   ++order_;
-  if (rows > x.rows.size()) throw ShapeError(text("trim: ", rows, " rows of ", x.rows.size()));
+  if (rows < 0 || rows > x.rows.size())
+    throw ShapeError(text("trim: ", rows, " rows of ", x.rows.size()));
   const Rows dropped = x.rows.slice(rows, x.rows.size());
   if (dropped.count(RowKind::pad) != dropped.size())
     find(FindingKind::rows, "trim", "x", "pads after the rows kept", to_map(dropped, step_), rows);
@@ -185,7 +186,12 @@ std::vector<std::int64_t> ViewOps::rows_for(const Routing& routing, const Range&
 
 ViewOps::Tensor ViewOps::take_rows(const Tensor& x, const std::vector<std::int64_t>& rows) const {
   Tensor out = x;
-  out.rows = taken(x.rows, rows);
+  if (x.flat_parts == 0) {
+    out.rows = taken(x.rows, rows);
+  } else if (!std::ranges::is_sorted(rows)) {  // elements of a flat slice
+    out.rows = {};
+    for (std::int64_t i = 0; i < x.rows.size(); ++i) out.rows.append(mix_row);
+  }
   return out;
 }
 
@@ -208,6 +214,8 @@ ViewOps::Mask ViewOps::take_rows(const Mask& x, const std::vector<std::int64_t>&
 ViewOps::Tensor ViewOps::add_rows(const Tensor& x, const std::vector<std::int64_t>& rows,
                                   std::int64_t count) const {
   ++order_;
+  if (std::int64_t(rows.size()) != x.rows.size())
+    throw ShapeError(text("add_rows: ", x.rows.size(), " rows to ", rows.size(), " places"));
   Rows whole;
   std::vector<RowRun> by_row(std::size_t(count),
                              RowRun{0, 1, 0, RowKind::pad, PadContent::zero, 0});

@@ -112,7 +112,7 @@ class Injector {
           x = other(fault->with, *groups_.tp, x);
           break;
         case FaultAct::count:
-          n += fault->number;
+          n = std::max<std::int64_t>(n + fault->number, 0);
           break;
         default:
           later.push_back(fault);
@@ -174,9 +174,6 @@ class Injector {
   }
 
  private:
-  template <class X>
-  using KeptValue = std::pair<std::int64_t, X>;  // the pass that made it
-
   std::vector<const InjectedFault*> matching(const std::string& op, const std::string& group) {
     std::vector<const InjectedFault*> found;
     std::string path;
@@ -286,14 +283,18 @@ class Injector {
           return ops_.scaled(x, fault.factor);
         return x;
       case FaultAct::stale: {
-        std::any& kept = kept_[module_.str(op.c_str())];
-        const auto* old = std::any_cast<KeptValue<X>>(&kept);
+        const std::string place = module_.str(op.c_str());
+        auto& [pass, times] = visits_[place];  // a pass may come by more than once
+        if (pass != pass_) times = 0;
+        pass = pass_;
+        std::any& kept = kept_[text(place, ' ', times++)];
+        const auto* old = std::any_cast<X>(&kept);
         if (old == nullptr) {
-          kept = KeptValue<X>(pass_, x);
+          kept = x;
           return x;
         }
-        X before = old->second;
-        kept = KeptValue<X>(pass_, std::move(x));
+        X before = *old;
+        kept = std::move(x);
         return before;
       }
       case FaultAct::set:
@@ -380,7 +381,8 @@ class Injector {
   std::int64_t step_ = 0, draft_ = -1, rows_ = 0, pass_ = 0;
   std::map<std::size_t, std::int64_t> seen_;
   std::map<std::string, std::any> kept_;
-  std::deque<Batch> batches_;  // handed out by reference
+  std::map<std::string, std::pair<std::int64_t, std::int64_t>> visits_;  // last pass, times in it
+  std::deque<Batch> batches_;                                            // handed out by reference
 };
 
 }  // namespace tokenview
