@@ -392,9 +392,10 @@ BOOST_AUTO_TEST_CASE(pads_of_the_runner_never_change_a_token) {
   for_all([] {
     const Configuration c = any_right_configuration(small());
     bool any_tokens = false;  // without a request anywhere there is no step
-    for (const StepInputs& of_rank : c.inputs().back())
+    const auto steps = c.inputs();
+    for (const StepInputs& of_rank : steps.back())
       any_tokens = any_tokens || of_rank.step.num_tokens() > 0;
-    RC_PRE(any_tokens);
+    if (!any_tokens) return;
     const std::int64_t pads = 1 + up_to(4);
     const auto padded = [&](bool filled) {
       auto inputs = c.inputs();
@@ -588,6 +589,8 @@ std::string blind_spot(const InjectedFault& fault, const Configuration& c) {
     return "which values are added is not followed: the residual twice is complete on one rank";
   if (fault.act == FaultAct::stale && c.draft_steps > 0)
     return "the target and all drafts of a step name their rows alike";
+  if (fault.op == "all_to_all_v")
+    return "routing is not known: every row goes to every rank, so all parts are of one size";
   return {};
 }
 
