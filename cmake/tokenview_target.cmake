@@ -101,6 +101,7 @@ function(tokenview_test name)
     add_test(NAME ${name} COMMAND test_${name} --report_level=short --color_output=no)
   endif()
   set_tests_properties(${name} PROPERTIES
+    ENVIRONMENT_MODIFICATION "TOKENVIEW_DATA=unset:"  # tests name their own
     TIMEOUT ${arg_TIMEOUT} SKIP_RETURN_CODE 77 LABELS "${arg_LABELS}")
 endfunction()
 
