@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reference/program/error.hpp"
+#include "verify/case_runner.hpp"
+
+namespace tokenview {
+
+Device resolved(Device device) { return device == Device::automatic ? Device::cpu : device; }
+
+std::unique_ptr<CaseRunner<float>> cuda_runner(const ModelConfig&, const WeightSource&, Rounding) {
+  throw DeviceError("no GPU: built without CUDA");
+}
+
+}  // namespace tokenview
