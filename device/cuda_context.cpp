@@ -34,14 +34,15 @@ std::shared_ptr<CudaContext> CudaContext::create(int device) {
     auto keep_all = std::numeric_limits<std::uint64_t>::max();  // what is freed serves again
     check(cudaMemPoolSetAttribute(context->pool_, cudaMemPoolAttrReleaseThreshold, &keep_all),
           "cudaMemPoolSetAttribute");
-    check(cublasCreate(&context->blas_), "cublasCreate");
-    check(cublasSetStream(context->blas_, context->stream_), "cublasSetStream");
+    const Cublas& blas = Cublas::library();
+    check(blas.create(&context->blas_), "cublasCreate");
+    check(blas.set_stream(context->blas_, context->stream_), "cublasSetStream");
     return context;
   });
 }
 
 CudaContext::~CudaContext() {
-  if (blas_ != nullptr) cublasDestroy(blas_);
+  if (blas_ != nullptr) Cublas::library().destroy(blas_);
   if (stream_ != nullptr) cudaStreamSynchronize(stream_);
   if (pool_ != nullptr) cudaMemPoolDestroy(pool_);
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
@@ -72,9 +73,10 @@ void CudaContext::gemm(float* y, const float* x, const float* w, std::int64_t ro
     throw ShapeError(text("gemm: [", rows, ", ", in, "] times [", out, ", ", in,
                           "]: over the 2^31 rows of cuBLAS"));
   const float one = 1, zero = 0;
-  check(cublasGemmEx(blas_, CUBLAS_OP_T, CUBLAS_OP_N, int(out), int(rows), int(in), &one, w,
-                     CUDA_R_32F, int(in), x, CUDA_R_32F, int(in), &zero, y, CUDA_R_32F, int(out),
-                     CUBLAS_COMPUTE_32F_PEDANTIC, CUBLAS_GEMM_DEFAULT),
+  check(Cublas::library().gemm_ex(blas_, CUBLAS_OP_T, CUBLAS_OP_N, int(out), int(rows), int(in),
+                                  &one, w, CUDA_R_32F, int(in), x, CUDA_R_32F, int(in), &zero, y,
+                                  CUDA_R_32F, int(out), CUBLAS_COMPUTE_32F_PEDANTIC,
+                                  CUBLAS_GEMM_DEFAULT),
         "cublasGemmEx");
 }
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include <cublas_v2.h>
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
@@ -10,15 +9,9 @@
 #include <vector>
 
 #include "device/check.hpp"
+#include "device/cublas.hpp"
 
 namespace tokenview {
-
-/// Throws DeviceError when `status`, what `call` returned, is not success.
-inline void check(cublasStatus_t status, const char* call) {
-  if (status == CUBLAS_STATUS_SUCCESS) return;
-  throw DeviceError(
-      text(call, ": ", cublasGetStatusName(status), ", ", cublasGetStatusString(status)));
-}
 
 /// One GPU with what the operations share: a stream on which all work is queued in order, a pool
 /// that memory is taken from and returned to in that order, and cuBLAS. Memory keeps its context.

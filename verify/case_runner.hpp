@@ -9,8 +9,9 @@ namespace tokenview {
 /// Where a model runs. `automatic`: on a GPU where there is one that this build can use.
 enum class Device { cpu, cuda, automatic };
 
-/// What `automatic` comes to on this machine; the others are themselves.
-Device resolved(Device device);
+/// What `device` comes to on this machine: cpu or cuda. Throws DeviceError where a GPU is demanded
+/// and there is none, as in every build without CUDA.
+Device usable(Device device);
 
 /// The unsharded model on one device, as run_case() runs it.
 template <class S>
@@ -42,7 +43,7 @@ class ModelRunner final : public CaseRunner<S> {
 
 /// The model on the first GPU, in float32 arithmetic with the rounding points of `rounding`. Every
 /// tap comes to the host, and goes back where the observer changes it. Throws DeviceError where
-/// there is no GPU, and in a build without CUDA.
+/// the GPU cannot be used.
 std::unique_ptr<CaseRunner<float>> cuda_runner(const ModelConfig& config,
                                                const WeightSource& weights, Rounding rounding);
 

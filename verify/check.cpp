@@ -416,7 +416,7 @@ void prefer_float64(std::vector<TapResult>& results, const std::vector<TapResult
 template <class S>
 std::unique_ptr<CaseRunner<S>> runner_for(const GoldenFile& golden, const ModelConfig& config,
                                           const EigenOps<S>& ops, Device device) {
-  if (resolved(device) == Device::cpu)
+  if (usable(device) == Device::cpu)
     return std::make_unique<ModelRunner<SerialModel<S>, S>>(config, golden, ops);
   if constexpr (std::is_same_v<S, float>) return cuda_runner(config, golden, ops.rounding());
   throw UsageError("the GPU has no float64 arithmetic: expected float32");

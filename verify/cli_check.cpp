@@ -114,6 +114,9 @@ class CheckRun {
                     ? jsonl_check_report(std::cout)
                     : text_check_report(std::cout, arguments.verbosity, use_colour())) {
     options_.wanted = matcher(arguments.only);
+    options_.device = usable(arguments.options.device);
+    if (options_.device == Device::cuda && options_.dtype == DType::float64)
+      throw UsageError("check: --dtype float64 is not for --device cuda: expected float32");
   }
 
   Exit run() {

@@ -143,10 +143,12 @@ class CudaModel {
 
 }  // namespace
 
-Device resolved(Device device) {
-  if (device != Device::automatic) return device;
+Device usable(Device device) {
+  if (device == Device::cpu) return device;
   std::string reason;
-  return devices(reason).empty() ? Device::cpu : Device::cuda;
+  if (!devices(reason).empty()) return Device::cuda;
+  if (device == Device::cuda) throw DeviceError("no GPU: " + reason);
+  return Device::cpu;
 }
 
 std::unique_ptr<CaseRunner<float>> cuda_runner(const ModelConfig& config,

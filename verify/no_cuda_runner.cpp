@@ -4,7 +4,10 @@
 
 namespace tokenview {
 
-Device resolved(Device device) { return device == Device::automatic ? Device::cpu : device; }
+Device usable(Device device) {
+  if (device == Device::cuda) throw DeviceError("no GPU: built without CUDA");
+  return Device::cpu;
+}
 
 std::unique_ptr<CaseRunner<float>> cuda_runner(const ModelConfig&, const WeightSource&, Rounding) {
   throw DeviceError("no GPU: built without CUDA");
