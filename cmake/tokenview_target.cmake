@@ -6,7 +6,7 @@ add_library(tokenview_flags INTERFACE)
 target_compile_features(tokenview_flags INTERFACE cxx_std_20)
 target_compile_options(tokenview_flags INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wconversion>
-  $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 -Xcompiler=-Wall,-Wextra>
+  $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 --extended-lambda -Xcompiler=-Wall,-Wextra>
   $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:RelWithDebInfo>>:-O3 -g1>)
 if(march_flag)
   target_compile_options(tokenview_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:${march_flag}>)

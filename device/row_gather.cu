@@ -51,5 +51,7 @@ template void row_gather(MatrixRef<float>, MatrixRef<const float>, const std::in
                          cudaStream_t);
 template void row_gather(MatrixRef<__nv_bfloat16>, MatrixRef<const __nv_bfloat16>,
                          const std::int64_t*, cudaStream_t);
+template void row_gather(MatrixRef<std::int64_t>, MatrixRef<const std::int64_t>,
+                         const std::int64_t*, cudaStream_t);
 
 }  // namespace tokenview

@@ -5,19 +5,14 @@
 
 #include <cstdint>
 
+#include "device/device_matrix.hpp"
+
 namespace tokenview {
 
-/// A row-major [rows, cols] matrix in device memory, not owned.
-template <class T>
-struct MatrixRef {
-  T* data;
-  std::int64_t rows, cols;
-};
-
-/// out[i, :] = x[index[i], :], the sampler's choice of the rows that get logits; T is float or
-/// __nv_bfloat16. `index` is [out.rows] in device memory, -x.rows <= index[i] < x.rows, and a
-/// negative one counts from the end. An index out of bounds is a device-side assert in every build,
-/// which ends the CUDA context as it does in PyTorch. `out` must not overlap `x`.
+/// out[i, :] = x[index[i], :], the sampler's choice of the rows that get logits; T is float,
+/// __nv_bfloat16 or std::int64_t. `index` is [out.rows] in device memory, -x.rows <= index[i] <
+/// x.rows, and a negative one counts from the end. An index out of bounds is a device-side assert
+/// in every build, which ends the CUDA context as it does in PyTorch. `out` must not overlap `x`.
 /// Asynchronous on `stream`. Throws ShapeError; DeviceError when the launch fails.
 /// Source: pytorch aten/src/ATen/native/cuda/IndexKernel.cu, index_kernel.
 template <class T>

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "reference/program/array_algebra.hpp"
-#include "reference/require_shape.hpp"
+#include "reference/program/require_shape.hpp"
 
 namespace tokenview {
 namespace {

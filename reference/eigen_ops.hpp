@@ -6,7 +6,7 @@
 #include "reference/gemm.hpp"
 #include "reference/matrix.hpp"
 #include "reference/program/operations.hpp"
-#include "reference/rounding.hpp"
+#include "reference/program/rounding.hpp"
 
 namespace tokenview {
 

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "reference/eigen_ops.hpp"
-#include "reference/require_shape.hpp"
+#include "reference/program/require_shape.hpp"
 
 namespace tokenview {
 namespace {

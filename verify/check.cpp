@@ -414,11 +414,20 @@ void prefer_float64(std::vector<TapResult>& results, const std::vector<TapResult
 }
 
 template <class S>
+std::unique_ptr<CaseRunner<S>> runner_for(const GoldenFile& golden, const ModelConfig& config,
+                                          const EigenOps<S>& ops, Device device) {
+  if (usable(device) == Device::cpu)
+    return std::make_unique<ModelRunner<SerialModel<S>, S>>(config, golden, ops);
+  if constexpr (std::is_same_v<S, float>) return cuda_runner(config, golden, ops.rounding());
+  throw UsageError("the GPU has no float64 arithmetic: expected float32");
+}
+
+template <class S>
 CheckTotals check_in(const GoldenFile& golden, const ModelConfig& config, Rounding rounding,
                      const CheckOptions& options, CheckListener& listener) {
   const std::string file = std::filesystem::path(golden.path()).stem().string();
   const EigenOps<S> ops(options.num_threads, rounding, options.gdn_form);
-  const SerialModel<S> model(config, golden, ops);
+  const auto model = runner_for<S>(golden, config, ops, options.device);
   std::optional<SerialModel<double>> model64;
   if (options.compare_float64)
     model64.emplace(config, golden, EigenOps<double>(options.num_threads));
@@ -437,14 +446,14 @@ CheckTotals check_in(const GoldenFile& golden, const ModelConfig& config, Roundi
     const auto start = std::chrono::steady_clock::now();
     const GoldenInputs inputs = golden.inputs(case_name, config.vocab_size);
     const std::int64_t steps = golden.mtp_step_count(case_name);
-    if (steps > 0 && !model.has_mtp())
+    if (steps > 0 && !model->has_mtp())
       throw FileError(text(golden.path(), ":/cases/", case_name,
                            "/mtp: the file has draft steps, but no weights mtp.*"));
     Recorder float64;
     if (options.compare_float64) run_case(*model64, inputs, steps, float64);
     Checker<S> checker(golden, config, ops, options, file, case_name, inputs,
                        options.compare_float64 ? &float64 : nullptr);
-    checker.drafts(run_case(model, inputs, steps, checker));
+    checker.drafts(model->run(inputs, steps, checker));
     if (second_opinion && std::ranges::any_of(checker.results, [](const TapResult& tap) {
           return tap.verdict == Verdict::difference;
         })) {

@@ -7,6 +7,7 @@
 
 #include "reference/eigen_ops.hpp"
 #include "reference/program/host_tensor.hpp"
+#include "verify/case_runner.hpp"
 
 namespace tokenview {
 
@@ -57,6 +58,7 @@ struct CheckTotals {
 };
 
 struct CheckOptions {
+  Device device = Device::cpu;  // cuda: float32 arithmetic alone
   int num_threads = 1;
   std::optional<DType> dtype;        // of the arithmetic; absent: the file's
   Rounding rounding = Rounding::hf;  // where a bfloat16 model rounds
@@ -76,14 +78,15 @@ class CheckListener {
   virtual void case_done(const std::string& case_name, const CheckTotals& totals) = 0;
 };
 
-/// Runs the serial reference on every case of a golden file and compares every tap, draft step and
-/// id with it. Float32 files by float32_bound(); a tap over it is judged
-/// again in float64 unless options.dtype names an arithmetic. In bfloat16 every tap is computed
-/// from the trusted values of the taps before it and held to bfloat16_bound(): an end-to-end run
-/// would measure how one early rounding spreads. Ids that differ are compared by the trusted
-/// scores, and the run goes on with the trusted ids.
+/// Runs the serial reference, or the same program on a GPU, on every case of a golden file and
+/// compares every tap, draft step and id with it. Float32 files by float32_bound(); a tap over it
+/// is judged again in float64 unless options.dtype names an arithmetic. In bfloat16 every tap is
+/// computed from the trusted values of the taps before it and held to bfloat16_bound(): an
+/// end-to-end run would measure how one early rounding spreads. Ids that differ are compared by the
+/// trusted scores, and the run goes on with the trusted ids.
 ///
-/// Throws FileError or ConfigError for a file that cannot be read or a model that cannot be run.
+/// Throws FileError or ConfigError for a file that cannot be read or a model that cannot be run,
+/// and DeviceError for what a GPU refuses.
 CheckTotals check_golden(const std::string& path, const CheckOptions& options,
                          CheckListener& listener);
 

@@ -25,6 +25,8 @@ namespace {
 
 constexpr Choice<DType> dtypes[] = {
     {"float32", DType::float32}, {"float64", DType::float64}, {"bfloat16", DType::bfloat16}};
+constexpr Choice<Device> device_words[] = {
+    {"cpu", Device::cpu}, {"cuda", Device::cuda}, {"auto", Device::automatic}};
 constexpr Choice<GdnForm> gdn_forms[] = {{"recurrent", GdnForm::recurrent},
                                          {"chunked", GdnForm::chunked}};
 
@@ -112,6 +114,9 @@ class CheckRun {
                     ? jsonl_check_report(std::cout)
                     : text_check_report(std::cout, arguments.verbosity, use_colour())) {
     options_.wanted = matcher(arguments.only);
+    options_.device = usable(arguments.options.device);
+    if (options_.device == Device::cuda && options_.dtype == DType::float64)
+      throw UsageError("check: --dtype float64 is not for --device cuda: expected float32");
   }
 
   Exit run() {
@@ -236,6 +241,10 @@ std::function<Exit()> add_options(CLI::App& app) {
          "Compare the taps alone whose file/case/step/tap holds a match, file being the name "
          "without folder and .h5, step being target, step0, step1, ...")
       ->type_name("REGEX");
+  add_choice(
+      app, "--device", arguments->options.device, device_words,
+      "Where the model runs: the reference on the CPU (default), the kernels of the first GPU, "
+      "or a GPU where there is one");
   add_number(app, "--threads", arguments->options.num_threads, 1, max_threads,
              "Threads of the reference; default: all cores");
   add_choice(app, "--dtype", arguments->options.dtype, dtypes,
@@ -268,7 +277,7 @@ std::function<Exit()> add_options(CLI::App& app) {
           ->type_name("quick|full")
           ->expected(0, 1)
           ->default_str("quick");
-  for (const char* other : {"--only", "--dtype", "--rounding", "--gdn", "--allow-ties"})
+  for (const char* other : {"--only", "--device", "--dtype", "--rounding", "--gdn", "--allow-ties"})
     matrix_option->excludes(app.get_option(other));
   const auto add_list = [&](const char* name, const char* type, const std::string& description,
                             auto take) {

@@ -8,7 +8,7 @@
 
 #include "reference/program/error.hpp"
 #include "reference/program/nearest.hpp"
-#include "reference/rounding.hpp"
+#include "reference/program/rounding.hpp"
 
 namespace tokenview {
 

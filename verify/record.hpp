@@ -9,7 +9,7 @@
 
 #include "reference/program/config.hpp"
 #include "reference/program/host_tensor.hpp"
-#include "reference/rounding.hpp"
+#include "reference/program/rounding.hpp"
 #include "verify/golden_file.hpp"
 
 namespace tokenview {

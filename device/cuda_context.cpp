@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device/cuda_context.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include "device/device_info.hpp"
+#include "device/kernels.hpp"
+#include "reference/program/error.hpp"
+
+namespace tokenview {
+
+std::shared_ptr<CudaContext> CudaContext::create(int device) {
+  std::string reason;
+  const auto found = devices(reason);
+  if (found.empty()) throw DeviceError(text("no GPU: ", reason));
+  if (device < 0 || device >= int(found.size()))
+    throw DeviceError(text("no GPU ", device, ": this machine has ", found.size()));
+  const DeviceInfo& info = found[std::size_t(device)];
+
+  std::shared_ptr<CudaContext> context(new CudaContext);
+  context->name_ = text("GPU ", device, " (", info.name, ")");
+  return in_scope(context->name_, [&] {
+    check(cudaSetDevice(device), "cudaSetDevice");
+    check(cudaFree(nullptr), "starting CUDA");  // an exclusive GPU in use is refused here
+    if (!kernels::are_built_for_this_gpu())
+      throw DeviceError(text("compute capability ", info.compute_major, ".", info.compute_minor,
+                             " is not among those that this build has kernels for"));
+    check(cudaStreamCreateWithFlags(&context->stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+    cudaMemPoolProps properties{};
+    properties.allocType = cudaMemAllocationTypePinned;
+    properties.location = {cudaMemLocationTypeDevice, device};
+    check(cudaMemPoolCreate(&context->pool_, &properties), "cudaMemPoolCreate");
+    auto keep_all = std::numeric_limits<std::uint64_t>::max();  // what is freed serves again
+    check(cudaMemPoolSetAttribute(context->pool_, cudaMemPoolAttrReleaseThreshold, &keep_all),
+          "cudaMemPoolSetAttribute");
+    const Cublas& blas = Cublas::library();
+    check(blas.create(&context->blas_), "cublasCreate");
+    check(blas.set_stream(context->blas_, context->stream_), "cublasSetStream");
+    return context;
+  });
+}
+
+CudaContext::~CudaContext() {
+  if (blas_ != nullptr) Cublas::library().destroy(blas_);
+  if (stream_ != nullptr) cudaStreamSynchronize(stream_);
+  if (pool_ != nullptr) cudaMemPoolDestroy(pool_);
+  if (stream_ != nullptr) cudaStreamDestroy(stream_);
+}
+
+std::shared_ptr<void> CudaContext::allocate_bytes(std::int64_t bytes) {
+  if (bytes == 0) return nullptr;
+  void* data = nullptr;
+  const cudaError_t status = cudaMallocFromPoolAsync(&data, std::size_t(bytes), pool_, stream_);
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // not sticky
+    std::size_t free = 0, total = 0;
+    check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+    throw DeviceError(text(name_, ": out of memory: ", bytes, " bytes asked for, ", free,
+                           " bytes free of ", total));
+  }
+  check(status, "cudaMallocFromPoolAsync");
+  return {data, [context = shared_from_this()](void* memory) {
+            cudaFreeAsync(memory, context->stream_);  // fails only after a device-side assert
+          }};
+}
+
+/// cuBLAS is column-major: it sees w as [in, out], x as [in, rows], y as [out, rows].
+void CudaContext::gemm(float* y, const float* x, const float* w, std::int64_t rows,
+                       std::int64_t out, std::int64_t in) const {
+  if (rows == 0 || out == 0) return;
+  if (std::max({rows, out, in}) > std::numeric_limits<int>::max())
+    throw ShapeError(text("gemm: [", rows, ", ", in, "] times [", out, ", ", in,
+                          "]: over the 2^31 rows of cuBLAS"));
+  const float one = 1, zero = 0;
+  check(Cublas::library().gemm_ex(blas_, CUBLAS_OP_T, CUBLAS_OP_N, int(out), int(rows), int(in),
+                                  &one, w, CUDA_R_32F, int(in), x, CUDA_R_32F, int(in), &zero, y,
+                                  CUDA_R_32F, int(out), CUBLAS_COMPUTE_32F_PEDANTIC,
+                                  CUBLAS_GEMM_DEFAULT),
+        "cublasGemmEx");
+}
+
+}  // namespace tokenview

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <limits>
+
+#include "device/cuda_context.hpp"
+#include "device/cuda_ops.hpp"
+#include "device/kernels.hpp"
+#include "reference/program/require_shape.hpp"
+
+namespace tokenview {
+
+CudaOps::Routing CudaOps::route(const Tensor& logits, std::int64_t k, bool renormalise) const {
+  if (logits.cols() > kernels::max_experts || k > logits.cols())
+    throw ShapeError(text("route: ", k, " of ", logits.cols(),
+                          " experts, of which there are at most ", kernels::max_experts));
+  const Routing routing{matrix(logits.rows(), k), matrix<std::int64_t>(logits.rows(), k)};
+  kernels::route(routing.weights, routing.ids.data(), logits, renormalise, rounding_,
+                 gpu_->stream());
+  return routing;
+}
+
+CudaOps::Tensor CudaOps::experts(const Tensor& x, const Routing& routing, const Weight& gate_up,
+                                 const Weight& down, std::int64_t first_expert) const {
+  const std::int64_t count = gate_up.count, width = down.in(), hidden = down.out();
+  const std::int64_t k = routing.ids.cols(), pairs = routing.ids.size();
+  require_shape("experts", x, routing.ids.rows(), gate_up.in());
+  if (gate_up.out() != 2 * width || down.count != count)
+    throw ShapeError(text("experts: gate_up is [", count, ", ", gate_up.out(), ", ...], down [",
+                          down.count, ", ..., ", width, "]"));
+  if (pairs > std::numeric_limits<std::int32_t>::max())
+    throw ShapeError(text("experts: ", pairs, " pairs of token and expert, over 2^31"));
+
+  const auto pair_at = gpu_->allocate<std::int32_t>(pairs);
+  const auto position_of = gpu_->allocate<std::int32_t>(pairs);
+  const auto offsets = gpu_->allocate<std::int32_t>(count + 1);
+  const auto tiles = gpu_->allocate<std::int32_t>(count + 1);
+  const kernels::ExpertOrder order{pair_at.get(),
+                                   position_of.get(),
+                                   offsets.get(),
+                                   tiles.get(),
+                                   count,
+                                   pairs,
+                                   kernels::max_expert_tiles(pairs, count)};
+  const std::int64_t bytes = kernels::sort_by_expert_bytes(pairs, count);
+  const auto scratch = gpu_->allocate<char>(bytes);
+  kernels::sort_by_expert(order, routing.ids.data(), first_expert, scratch.get(), bytes,
+                          gpu_->stream());
+
+  const Tensor both = matrix(pairs, 2 * width), inner = matrix(pairs, width);
+  const Tensor rows = matrix(pairs, hidden), out = matrix(x.rows(), hidden);
+  kernels::grouped_linear(both, x, gate_up.values.data(), order, k, gpu_->stream());
+  kernels::silu_mul_halves(inner, both, order, rounding_, gpu_->stream());
+  kernels::grouped_linear(rows, inner, down.values.data(), order, 0, gpu_->stream());
+  kernels::combine(out, rows, routing.weights, order, rounding_, gpu_->stream());
+  return out;
+}
+
+}  // namespace tokenview

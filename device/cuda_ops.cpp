@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+// Weights, and the operations that are local to a row.
+#include "device/cuda_ops.hpp"
+
+#include <cmath>
+
+#include "device/cuda_context.hpp"
+#include "device/kernels.hpp"
+#include "reference/program/require_shape.hpp"
+
+namespace tokenview {
+
+static_assert(ModelOps<CudaOps>);
+
+CudaOps::CudaOps(int device, Rounding rounding)
+    : gpu_(CudaContext::create(device)), rounding_(rounding) {
+  if (rounding == Rounding::vllm)
+    throw ConfigError("the GPU has no chunked delta rule with vllm's rounding: expected hf");
+}
+
+template <class T>
+DeviceMatrix<T> CudaOps::matrix(std::int64_t rows, std::int64_t cols) const {
+  return {gpu_->allocate<T>(rows * cols), rows, cols};
+}
+template DeviceMatrix<float> CudaOps::matrix(std::int64_t, std::int64_t) const;
+template DeviceMatrix<std::int64_t> CudaOps::matrix(std::int64_t, std::int64_t) const;
+
+CudaOps::Tensor CudaOps::upload(std::span<const float> values, std::int64_t rows,
+                                std::int64_t cols) const {
+  return {gpu_->upload(values), rows, cols};
+}
+
+CudaOps::Routing CudaOps::upload(std::span<const float> weights, std::span<const std::int64_t> ids,
+                                 std::int64_t rows, std::int64_t cols) const {
+  return {{gpu_->upload(weights), rows, cols}, {gpu_->upload(ids), rows, cols}};
+}
+
+std::vector<float> CudaOps::download(const Tensor& x) const {
+  return gpu_->download(x.data(), x.size());
+}
+
+std::vector<std::int64_t> CudaOps::download(const DeviceMatrix<std::int64_t>& x) const {
+  return gpu_->download(x.data(), x.size());
+}
+
+CudaOps::Weight CudaOps::load(const WeightSource& source, const WeightBlock& block) const {
+  const HostTensor part = sliced(source.weight(block.name, block.shape), block);
+  const std::int64_t cols = part.shape.size() == 1 ? 1 : part.shape.back();
+  const auto size = std::int64_t(part.values.size());
+  return {upload(part.values, cols == 0 ? 0 : size / cols, cols),
+          block.per_expert() ? part.shape[0] : 1};
+}
+
+CudaOps::Tensor CudaOps::embed(const Ids& ids, const Weight& table, std::int64_t first_row) const {
+  const std::int64_t first = first_row == unmasked_vocabulary ? 0 : first_row;
+  if (first_row == unmasked_vocabulary)
+    for (const std::int64_t id : ids)
+      if (id >= table.values.rows())
+        throw ShapeError(
+            text("embed: id ", id, " is out of range for ", table.values.rows(), " rows"));
+  const Tensor out = matrix(std::int64_t(ids.size()), table.in());
+  const auto device_ids = gpu_->upload(ids);
+  kernels::embedding(out, device_ids.get(), table.values, first, gpu_->stream());
+  return out;
+}
+
+CudaOps::Tensor CudaOps::linear(const Tensor& x, const Weight& w) const {
+  require_shape("linear", x, x.rows(), w.in());
+  const Tensor y = matrix(x.rows(), w.values.rows());
+  gpu_->gemm(y.data(), x.data(), w.values.data(), y.rows(), y.cols(), x.cols());
+  kernels::round(y, rounding_, gpu_->stream());
+  return y;
+}
+
+CudaOps::Tensor CudaOps::add(const Tensor& x, const Tensor& y) const {
+  require_same_shape("add", x, y);
+  const Tensor out = matrix(x.rows(), x.cols());
+  kernels::add(out, x, y, rounding_, gpu_->stream());
+  return out;
+}
+
+CudaOps::Tensor CudaOps::rms_norm(const Tensor& x, const Weight& w, double eps) const {
+  require_shape("rms_norm", x, x.rows(), w.values.rows());
+  return head_rms_norm(x, w, eps);
+}
+
+CudaOps::Tensor CudaOps::head_rms_norm(const Tensor& x, const Weight& w, double eps) const {
+  const std::int64_t width = w.values.rows();
+  if (width == 0 || x.cols() % width != 0)
+    throw ShapeError(text("head_rms_norm: ", x.cols(), " features cut a head of ", width));
+  const Tensor out = matrix(x.rows(), x.cols());
+  kernels::rms_norm(out, x, w.values.data(), width, float(eps), rounding_, gpu_->stream());
+  return out;
+}
+
+CudaOps::Tensor CudaOps::gated_rms_norm(const Tensor& x, const Tensor& z, const Weight& w,
+                                        double eps) const {
+  require_same_shape("gated_rms_norm", x, z);
+  const std::int64_t width = w.values.rows();
+  if (width == 0 || x.cols() % width != 0)
+    throw ShapeError(text("gated_rms_norm: ", x.cols(), " features cut a head of ", width));
+  const Tensor out = matrix(x.rows(), x.cols());
+  kernels::gated_rms_norm(out, x, z, w.values.data(), width, float(eps), rounding_, gpu_->stream());
+  return out;
+}
+
+CudaOps::Tensor CudaOps::silu_mul(const Tensor& gate, const Tensor& up) const {
+  require_same_shape("silu_mul", gate, up);
+  const Tensor out = matrix(gate.rows(), gate.cols());
+  kernels::silu_mul(out, gate, up, rounding_, gpu_->stream());
+  return out;
+}
+
+CudaOps::Tensor CudaOps::sigmoid_mul(const Tensor& x, const Tensor& gate) const {
+  require_same_shape("sigmoid_mul", x, gate);
+  const Tensor out = matrix(x.rows(), x.cols());
+  kernels::sigmoid_mul(out, x, gate, rounding_, gpu_->stream());
+  return out;
+}
+
+CudaOps::Tensor CudaOps::sigmoid_scale(const Tensor& x, const Tensor& gate) const {
+  require_shape("sigmoid_scale", gate, x.rows(), 1);
+  const Tensor out = matrix(x.rows(), x.cols());
+  kernels::sigmoid_scale(out, x, gate, rounding_, gpu_->stream());
+  return out;
+}
+
+CudaOps::Tensor CudaOps::concat_features(const Tensor& x, const Tensor& y) const {
+  const Tensor* const parts[] = {&x, &y};
+  return concat(parts, Axis::cols);
+}
+
+/// [T, heads * 2 * head_dim], each head's query then its gate -> query, gate [T, heads * head_dim].
+std::pair<CudaOps::Tensor, CudaOps::Tensor> CudaOps::split_query_gate(const Tensor& x,
+                                                                      std::int64_t head_dim) const {
+  if (x.cols() % (2 * head_dim) != 0)
+    throw ShapeError(
+        text("split_query_gate: ", x.cols(), " features cut a head of ", 2 * head_dim));
+  const std::int64_t heads = x.cols() / (2 * head_dim);
+  const Tensor query = matrix(x.rows(), x.cols() / 2), gate = matrix(x.rows(), x.cols() / 2);
+  const auto take = [&](const Tensor& to, std::int64_t first) {
+    kernels::copy_blocks(to, x, {heads, head_dim, first, 2 * head_dim, 0, head_dim},
+                         gpu_->stream());
+  };
+  take(query, 0);
+  take(gate, head_dim);
+  return {query, gate};
+}
+
+/// Groups of one key head, each [q, k, v of its value heads, z of them] -> [q | k | v], z.
+std::pair<CudaOps::Tensor, CudaOps::Tensor> CudaOps::split_qkvz(const Tensor& x,
+                                                                const GdnShape& shape) const {
+  const std::int64_t dk = shape.key_head_dim, values = shape.group() * shape.value_head_dim;
+  const std::int64_t groups = shape.num_key_heads, group = 2 * dk + 2 * values;
+  require_shape("split_qkvz", x, x.rows(), groups * group);
+  const Tensor qkv = matrix(x.rows(), shape.conv_dim()), z = matrix(x.rows(), shape.value_dim());
+  const auto take = [&](const Tensor& to, std::int64_t width, std::int64_t from,
+                        std::int64_t to_first) {
+    kernels::copy_blocks(to, x, {groups, width, from, group, to_first, width}, gpu_->stream());
+  };
+  take(qkv, dk, 0, 0);
+  take(qkv, dk, dk, shape.key_dim());
+  take(qkv, values, 2 * dk, 2 * shape.key_dim());
+  take(z, values, 2 * dk + values, 0);
+  return {qkv, z};
+}
+
+/// Groups of one key head, each [b of its value heads, a of them] -> b, a.
+std::pair<CudaOps::Tensor, CudaOps::Tensor> CudaOps::split_ba(const Tensor& x,
+                                                              const GdnShape& shape) const {
+  const std::int64_t r = shape.group();
+  require_shape("split_ba", x, x.rows(), 2 * shape.num_value_heads);
+  const Tensor b = matrix(x.rows(), shape.num_value_heads);
+  const Tensor a = matrix(x.rows(), shape.num_value_heads);
+  kernels::copy_blocks(b, x, {shape.num_key_heads, r, 0, 2 * r, 0, r}, gpu_->stream());
+  kernels::copy_blocks(a, x, {shape.num_key_heads, r, r, 2 * r, 0, r}, gpu_->stream());
+  return {b, a};
+}
+
+/// The frequencies come from the host, as the reference makes them: a last bit of one is a visible
+/// angle at large positions.
+CudaOps::Tensor CudaOps::rope(const Tensor& x, const Batch& batch, const RopeShape& shape) const {
+  if (x.rows() != batch.num_tokens())
+    throw ShapeError(text("rope: ", x.rows(), " rows, but ", batch.num_tokens(), " positions"));
+  if (shape.head_dim == 0 || x.cols() % shape.head_dim != 0)
+    throw ShapeError(text("rope: ", x.cols(), " features cut a head of ", shape.head_dim));
+  const std::int64_t half = shape.rotary_dim / 2;
+  const bool is_plain = batch.mrope_positions.empty();
+  std::vector<float> frequencies;
+  std::vector<std::int64_t> axis;
+  for (std::int64_t j = 0; j < half; ++j) {
+    const float frequency =
+        1.0f / std::pow(float(shape.theta), float(2 * j) / float(shape.rotary_dim));
+    frequencies.push_back(rounding_ == Rounding::hf ? round_to_bf16(frequency) : frequency);
+    axis.push_back(is_plain ? 0 : shape.axis[std::size_t(j)]);
+  }
+  const auto positions = gpu_->upload(is_plain ? batch.positions : batch.mrope_positions);
+  const auto device_axis = gpu_->upload(axis);
+  const auto device_frequencies = gpu_->upload(frequencies);
+  const Tensor out = matrix(x.rows(), x.cols());
+  kernels::rope(out, x, shape.head_dim, half, positions.get(), device_axis.get(),
+                device_frequencies.get(), rounding_, gpu_->stream());
+  return out;
+}
+
+CudaOps::Ids CudaOps::argmax(const Tensor& logits) const {
+  if (logits.rows() > 0 && logits.cols() == 0) throw ShapeError("argmax: rows without columns");
+  const auto ids = matrix<std::int64_t>(logits.rows(), 1);
+  kernels::argmax(ids.data(), logits, gpu_->stream());
+  return download(ids);
+}
+
+}  // namespace tokenview

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "device/device_matrix.hpp"
+#include "reference/program/operations.hpp"
+#include "reference/program/rounding.hpp"
+
+namespace tokenview {
+
+class CudaContext;
+
+/// The arithmetic of the model on one GPU, in fp32. With `rounding` it computes a bfloat16 model as
+/// EigenOps does: values are rounded where the named implementation rounds, and kept in fp32.
+///
+/// All work is queued on one stream, and memory comes from one pool. The host waits only where it
+/// needs a result: argmax(), rows_for(), download(). What a kernel finds wrong, and a device-side
+/// assert above all, is therefore reported there. Copies share the GPU; not for several threads.
+///
+/// Throws ShapeError for operands that do not fit and DeviceError for what CUDA or cuBLAS refuse.
+class CudaOps {
+ public:
+  using Tensor = DeviceMatrix<float>;
+  using Ids = std::vector<std::int64_t>;   // on the host: the scheduler reads them
+  using Mask = std::vector<std::uint8_t>;  // [T] 1: a pad
+
+  struct Weight {
+    DeviceMatrix<float> values;  // [count * out, in], a vector [n, 1], a kernel [channels, kernel]
+    std::int64_t count = 1;      // matrices, one a expert
+    std::int64_t out() const { return values.rows() / count; }
+    std::int64_t in() const { return values.cols(); }
+  };
+
+  struct Routing {
+    Tensor weights;                  // [T, k]
+    DeviceMatrix<std::int64_t> ids;  // [T, k]
+  };
+
+  /// Rotated keys and values of each slot, one row a position. Written in place: not copied.
+  struct KvCache {
+    explicit KvCache(std::int64_t features) : width(features) {}
+    KvCache(KvCache&&) = default;
+    KvCache& operator=(KvCache&&) = default;
+
+    std::int64_t width;  // kv_heads * head_dim
+    struct Slot {
+      DeviceMatrix<float> keys, values;  // [capacity, width]
+      std::int64_t length = 0;           // positions written
+    };
+    std::vector<Slot> slots;
+  };
+
+  /// Convolution rows and recurrent state of each slot. Written in place: not copied.
+  struct GdnState {
+    GdnState(const GdnShape& heads, std::int64_t conv_kernel) : shape(heads), kernel(conv_kernel) {}
+    GdnState(GdnState&&) = default;
+    GdnState& operator=(GdnState&&) = default;
+
+    GdnShape shape;
+    std::int64_t kernel;
+    struct Slot {
+      DeviceMatrix<float> conv;       // [kernel - 1, conv_dim] the last inputs, oldest first
+      DeviceMatrix<float> recurrent;  // [value_heads * key_head_dim, value_head_dim]
+      // After each row of the last pass, where the batch asked to keep them: [rows, state].
+      DeviceMatrix<float> conv_after_row, recurrent_after_row;
+    };
+    std::vector<Slot> slots;
+  };
+
+  /// On GPU `device` of this machine. `rounding` is none or hf.
+  explicit CudaOps(int device = 0, Rounding rounding = Rounding::none);
+
+  Rounding rounding() const { return rounding_; }
+
+  // To the GPU, and back, which waits for it.
+  Tensor upload(std::span<const float> values, std::int64_t rows, std::int64_t cols) const;
+  Routing upload(std::span<const float> weights, std::span<const std::int64_t> ids,
+                 std::int64_t rows, std::int64_t cols) const;
+  std::vector<float> download(const Tensor& x) const;
+  std::vector<std::int64_t> download(const DeviceMatrix<std::int64_t>& x) const;
+
+  // Weights, ids and caches.
+  Weight load(const WeightSource& source, const WeightBlock& block) const;
+  Ids ids(const Batch& batch) const { return batch.input_ids; }
+  KvCache kv_cache(const AttentionShape& heads) const;
+  GdnState gdn_state(const GdnShape& shape, std::int64_t kernel) const;
+  /// After a pass with keep_states: makes the state after the first `rows` rows the slot's state.
+  void commit_accepted(GdnState& state, std::int32_t slot, std::int64_t rows) const;
+
+  // Row-local.
+  Tensor embed(const Ids& ids, const Weight& table, std::int64_t first_row) const;
+  Tensor linear(const Tensor& x, const Weight& w) const;
+  Tensor add(const Tensor& x, const Tensor& y) const;
+  Tensor rms_norm(const Tensor& x, const Weight& w, double eps) const;
+  Tensor head_rms_norm(const Tensor& x, const Weight& w, double eps) const;
+  Tensor silu_mul(const Tensor& gate, const Tensor& up) const;
+  Tensor sigmoid_mul(const Tensor& x, const Tensor& gate) const;
+  Tensor sigmoid_scale(const Tensor& x, const Tensor& gate) const;
+  Tensor concat_features(const Tensor& x, const Tensor& y) const;
+  std::pair<Tensor, Tensor> split_query_gate(const Tensor& x, std::int64_t head_dim) const;
+  std::pair<Tensor, Tensor> split_qkvz(const Tensor& x, const GdnShape& shape) const;
+  std::pair<Tensor, Tensor> split_ba(const Tensor& x, const GdnShape& shape) const;
+  Tensor rope(const Tensor& x, const Batch& batch, const RopeShape& shape) const;
+  Tensor gated_rms_norm(const Tensor& x, const Tensor& z, const Weight& w, double eps) const;
+
+  // Over the rows of a sequence and its past.
+  Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionShape& heads,
+                   KvCache& cache, const Batch& batch) const;
+  Tensor causal_conv(const Tensor& x, const Weight& w, GdnState& state, const Batch& batch) const;
+  std::pair<Tensor, Tensor> delta_gates(const Tensor& b, const Tensor& a, const Weight& A_log,
+                                        const Weight& dt_bias) const;
+  Tensor gated_delta_rule(const Tensor& qkv, const Tensor& beta, const Tensor& g,
+                          const GdnShape& shape, GdnState& state, const Batch& batch) const;
+
+  // Experts.
+  Routing route(const Tensor& logits, std::int64_t k, bool renormalise) const;
+  Tensor experts(const Tensor& x, const Routing& routing, const Weight& gate_up, const Weight& down,
+                 std::int64_t first_expert) const;
+
+  // Pads.
+  Tensor pad_rows(const Tensor& x, std::int64_t count) const;
+  Routing pad_rows(const Routing& x, std::int64_t count) const;
+  Mask pad_rows(Mask mask, std::int64_t count) const;
+  Mask pad_mask(const Batch& batch) const;
+  /// Rows of `routing` that the mask marks get the expert -1, with weight 0.
+  Routing skip_pads(const Routing& routing, const Mask& mask, bool has_a_row_for_each) const;
+  Tensor blank(std::int64_t rows, std::int64_t cols) const;  // zeros
+  Tensor into_buffer(const Tensor& x, std::int64_t rows) const {
+    return rows > x.rows() ? pad_rows(x, rows - x.rows()) : x;
+  }
+  Tensor trim(const Tensor& x, std::int64_t rows) const { return slice(x, Axis::rows, 0, rows); }
+
+  // What numbers cannot tell.
+  void require_full(const Tensor&, const Batch&, const char*) const {}
+  void require_ids(const Ids&, const Batch&, const char*) const {}
+  void require_side(const Batch&, const Batch&, const char*) const {}
+  void require_capacity(const Routing&, std::int64_t) const {}
+  void count_load(const Routing&, std::int64_t) const {}
+
+  // Rows for the ranks that hold experts, and back.
+  std::vector<std::int64_t> rows_for(const Routing& routing, const Range& experts) const;
+  Tensor take_rows(const Tensor& x, const std::vector<std::int64_t>& rows) const;
+  Routing take_rows(const Routing& x, const std::vector<std::int64_t>& rows) const;
+  Mask take_rows(const Mask& mask, const std::vector<std::int64_t>& rows) const;
+  Tensor add_rows(const Tensor& x, const std::vector<std::int64_t>& rows, std::int64_t count) const;
+
+  // Flat slices of a pipeline's hand-over.
+  Tensor flat_slice(const Tensor& x, std::int64_t part, std::int64_t parts) const;
+  bool is_flat(const Tensor& x, std::int64_t width) const {
+    return x.rows() == 1 && x.cols() != width;
+  }
+  Tensor unflatten(const Tensor& flat, std::int64_t width) const;
+
+  // Rows by index, and the greedy token of each row (equal logits: the lowest id).
+  /// An index out of range is a device-side assert, which ends the CUDA context.
+  Tensor index_rows(const Tensor& x, const std::vector<std::int64_t>& rows) const;
+  Tensor index_rows(const Tensor& x, const std::vector<std::int64_t>& rows,
+                    const std::vector<std::int64_t>&) const {
+    return index_rows(x, rows);
+  }
+  Tensor first_rows(const Tensor& x, std::int64_t count, bool by_pointer) const;
+  Ids pad_ids(Ids ids, std::int64_t count) const {
+    ids.resize(ids.size() + std::size_t(count), 0);
+    return ids;
+  }
+  Ids argmax(const Tensor& logits) const;
+  Ids select(const Ids& ids, const std::vector<std::int64_t>& rows) const;
+  /// `ids` shifted left by one inside each sequence of the batch; then rows[i] gets next[i].
+  Ids next_ids(const Ids& ids, const Batch& batch, const std::vector<std::int64_t>& rows,
+               const Ids& next) const;
+
+  // The algebra of collectives. Equal results of several ranks share one memory.
+  std::int64_t extent(const Tensor& x, Axis axis) const {
+    return axis == Axis::rows ? x.rows() : x.cols();
+  }
+  std::int64_t extent(const Routing& x, Axis axis) const { return extent(x.weights, axis); }
+  std::int64_t extent(const Mask& x, Axis) const { return std::int64_t(x.size()); }
+  ElementType element_type(const Tensor&) const {
+    return rounding_ == Rounding::none ? ElementType{"float32", 4} : ElementType{"bfloat16", 2};
+  }
+  ElementType element_type(const Routing&) const {
+    return {"routing", 8};  // an int32 and a float32, as engines send them
+  }
+  Tensor slice(const Tensor& x, Axis axis, std::int64_t begin, std::int64_t end) const;
+  Tensor concat(std::span<const Tensor* const> parts, Axis axis) const;
+  void concat(std::span<const Tensor* const> parts, Axis axis,
+              std::span<Tensor* const> results) const;
+  /// A bfloat16 sum is rounded after every addition, as on a ring.
+  Tensor sum(std::span<const Tensor* const> parts, Axis axis, std::int64_t begin,
+             std::int64_t end) const;
+  void sum(std::span<const Tensor* const> parts, Axis axis, std::int64_t begin, std::int64_t end,
+           std::span<Tensor* const> results) const;
+  Routing slice(const Routing& x, Axis axis, std::int64_t begin, std::int64_t end) const;
+  Mask slice(const Mask& x, Axis axis, std::int64_t begin, std::int64_t end) const;
+  Routing concat(std::span<const Routing* const> parts, Axis axis) const;
+
+ private:
+  template <class T = float>
+  DeviceMatrix<T> matrix(std::int64_t rows, std::int64_t cols) const;  // uninitialised
+  template <class T>
+  DeviceMatrix<T> joined_rows(std::span<const DeviceMatrix<T>* const> parts) const;
+  template <class T>
+  DeviceMatrix<T> gathered(const DeviceMatrix<T>& x, const std::vector<std::int64_t>& rows) const;
+
+  std::shared_ptr<CudaContext> gpu_;
+  Rounding rounding_;
+};
+
+}  // namespace tokenview

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// The lookup of a vocabulary shard: ids [T], table [rows, H] from global row first_row on ->
+// [T, H]. An id of another rank's shard gives zeros, so that the sum over ranks is exact.
+// One block a token, threads striding over its features.
+// Source: vllm vocab_parallel_embedding.py.
+#include "device/kernel_support.cuh"
+
+namespace tokenview::kernels {
+namespace {
+
+__global__ void embedding_kernel(MatrixRef<float> out, const std::int64_t* ids,
+                                 MatrixRef<const float> table, std::int64_t first_row) {
+  const std::int64_t t = blockIdx.x, row = ids[t] - first_row;
+  const bool is_mine = row >= 0 && row < table.rows;
+  for (std::int64_t c = threadIdx.x; c < out.cols; c += blockDim.x)
+    out.data[t * out.cols + c] = is_mine ? table.data[row * table.cols + c] : 0.0f;
+}
+
+}  // namespace
+
+void embedding(Out out, const std::int64_t* ids, In table, std::int64_t first_row,
+               cudaStream_t stream) {
+  if (out.rows == 0 || out.cols == 0) return;
+  embedding_kernel<<<unsigned(out.rows), threads, 0, stream>>>(out, ids, table, first_row);
+  check(cudaGetLastError(), "embedding");
+}
+
+}  // namespace tokenview::kernels

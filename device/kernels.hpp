@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// The launchers of the kernels, each in the .cu file of its name. All are asynchronous on `stream`,
+// trust their arguments (CudaOps has checked the shapes), do nothing for empty operands and throw
+// DeviceError when a launch is refused. An output never overlaps an input unless it says so.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "device/device_matrix.hpp"
+#include "reference/program/rounding.hpp"
+
+namespace tokenview::kernels {
+
+using Out = MatrixRef<float>;
+using In = MatrixRef<const float>;
+
+/// False where this build has no code for the current GPU.
+bool are_built_for_this_gpu();
+
+// elementwise.cu
+void add(Out out, In x, In y, Rounding rounding, cudaStream_t stream);
+void silu_mul(Out out, In gate, In up, Rounding rounding, cudaStream_t stream);
+void sigmoid_mul(Out out, In x, In gate, Rounding rounding, cudaStream_t stream);
+void sigmoid_scale(Out out, In x, In gate, Rounding rounding, cudaStream_t stream);
+void scale(Out out, In x, float factor, cudaStream_t stream);
+void round(Out x, Rounding rounding, cudaStream_t stream);  // in place
+
+// copy_blocks.cu
+/// Blocks of columns, the same in every row:
+///   to[t, to_first + b * to_stride + c] = from[t, from_first + b * from_stride + c]
+/// for b < blocks, c < width.
+struct ColumnBlocks {
+  std::int64_t blocks, width;
+  std::int64_t from_first, from_stride;
+  std::int64_t to_first, to_stride;
+};
+void copy_blocks(Out to, In from, const ColumnBlocks& columns, cudaStream_t stream);
+
+// embedding.cu
+/// out[t] = table[ids[t] - first_row], zero for an id outside the table. ids [out.rows].
+void embedding(Out out, const std::int64_t* ids, In table, std::int64_t first_row,
+               cudaStream_t stream);
+
+// rms_norm.cu
+/// Each head of `width` columns by itself, times 1 + w; w [width].
+void rms_norm(Out out, In x, const float* w, std::int64_t width, float eps, Rounding rounding,
+              cudaStream_t stream);
+/// norm(x) w silu(z) a head of `width` columns.
+void gated_rms_norm(Out out, In x, In z, const float* w, std::int64_t width, float eps,
+                    Rounding rounding, cudaStream_t stream);
+
+// rope.cu
+/// positions [.., rows], frequency j of `half` is turned by the row axis[j] of them.
+void rope(Out out, In x, std::int64_t head_dim, std::int64_t half, const std::int64_t* positions,
+          const std::int64_t* axis, const float* frequencies, Rounding rounding,
+          cudaStream_t stream);
+
+// attention.cu
+/// The rows of one sequence and its cache.
+struct AttentionSequence {
+  float *keys, *values;      // [computed + rows, width] or more
+  std::int64_t first, rows;  // of the batch
+  std::int64_t computed;     // rows of the cache before them
+};
+constexpr std::int64_t max_head_dim = 512;
+/// k, v [T, width]: writes each row behind its sequence's computed ones. `sequence_of_row` [T]; -1:
+/// a pad, which is not written.
+void append_to_cache(In k, In v, const AttentionSequence* sequences,
+                     const std::int32_t* sequence_of_row, cudaStream_t stream);
+/// out, q [T, num_heads * head_dim]; num_heads / num_kv_heads query heads read one of the cache.
+void attention(Out out, In q, std::int64_t num_heads, std::int64_t num_kv_heads,
+               const AttentionSequence* sequences, const std::int32_t* sequence_of_row,
+               Rounding rounding, cudaStream_t stream);
+
+// causal_conv.cu
+/// The rows of one sequence and its convolution rows.
+struct ConvSequence {
+  float* state;              // [kernel - 1, channels], the last inputs, oldest first
+  float* kept;               // [rows, kernel - 1, channels], the state after each row; null: none
+  std::int64_t first, rows;  // of the batch
+};
+/// out, x [T, channels], w [channels, kernel]. The states are read.
+void causal_conv(Out out, In x, const float* w, std::int64_t kernel, const ConvSequence* sequences,
+                 const std::int32_t* sequence_of_row, Rounding rounding, cudaStream_t stream);
+/// Moves every state on to the end of its sequence's rows.
+void advance_conv_state(In x, std::int64_t kernel, const ConvSequence* sequences,
+                        std::int64_t num_sequences, cudaStream_t stream);
+
+// gated_delta_rule.cu
+void delta_gates(Out beta, Out g, In b, In a, const float* A_log, const float* dt_bias,
+                 Rounding rounding, cudaStream_t stream);
+struct DeltaShape {
+  std::int64_t num_key_heads, num_value_heads, key_dim, value_dim;  // dims of one head
+};
+/// The queries and keys of qkv, each head to unit length, queries times 1 / sqrt(key_dim):
+/// qkv [T, conv_dim] -> qk [T, 2 * num_key_heads * key_dim].
+void normalise_query_key(Out qk, In qkv, const DeltaShape& shape, cudaStream_t stream);
+/// The rows of one sequence and its recurrent state.
+struct DeltaSequence {
+  float* state;              // [num_value_heads, key_dim, value_dim], updated
+  float* kept;               // [rows, ...], the state after each row; null: none
+  std::int64_t first, rows;  // of the batch
+};
+constexpr std::int64_t max_key_dim = 256;
+/// out [T, num_value_heads * value_dim]; rows of no sequence are not written.
+void gated_delta_rule(Out out, In qk, In qkv, In beta, In g, const DeltaShape& shape,
+                      const DeltaSequence* sequences, std::int64_t num_sequences, Rounding rounding,
+                      cudaStream_t stream);
+
+// router.cu
+constexpr std::int64_t max_experts = 8192;
+void route(Out weights, std::int64_t* ids, In logits, bool renormalise, Rounding rounding,
+           cudaStream_t stream);
+/// Rows that the mask marks get the expert -1, with weight 0, in place.
+void skip_pads(Out weights, std::int64_t* ids, const std::uint8_t* mask, std::int64_t rows,
+               cudaStream_t stream);
+
+// experts.cu
+/// The (token, choice) pairs of a routing, sorted by expert; see experts.cu.
+struct ExpertOrder {
+  const std::int32_t* pair_at;      // [T * k] pair t * k + j at each position
+  const std::int32_t* position_of;  // [T * k] -1: another rank's expert
+  const std::int32_t* offsets;      // [count + 1] first position of each expert
+  const std::int32_t* tiles;        // [count + 1] first tile of each expert
+  std::int64_t count;               // experts
+  std::int64_t num_pairs, max_tiles;
+};
+/// Bytes of scratch memory for sort_by_expert().
+std::int64_t sort_by_expert_bytes(std::int64_t num_pairs, std::int64_t count);
+/// Fills the arrays of `order` (as writable memory) from ids [num_pairs].
+void sort_by_expert(const ExpertOrder& order, const std::int64_t* ids, std::int64_t first_expert,
+                    void* scratch, std::int64_t scratch_bytes, cudaStream_t stream);
+std::int64_t max_expert_tiles(std::int64_t num_pairs, std::int64_t count);
+/// out[p] = w[expert of p] in[row of p] for the positions p of all experts; w [count, out.cols,
+/// in.cols]. The row of p is p itself, or with k > 0 the token pair_at[p] / k.
+void grouped_linear(Out out, In in, const float* w, const ExpertOrder& order, std::int64_t k,
+                    cudaStream_t stream);
+/// inner [P, I] = silu(gate) * up of both [P, 2I], for positions that have an expert.
+void silu_mul_halves(Out inner, In both, const ExpertOrder& order, Rounding rounding,
+                     cudaStream_t stream);
+/// out[t] = sum over j in order of weights[t, j] * rows[position of (t, j)].
+void combine(Out out, In rows, In weights, const ExpertOrder& order, Rounding rounding,
+             cudaStream_t stream);
+
+// add_rows.cu
+/// out[r] = sum of x[order[p]] for begin[r] <= p < begin[r + 1], in that order.
+void add_rows(Out out, In x, const std::int64_t* begin, const std::int64_t* order,
+              Rounding rounding, cudaStream_t stream);
+
+// argmax.cu
+/// The column of the largest value of each row, of equal ones the lowest. ids [x.rows].
+void argmax(std::int64_t* ids, In x, cudaStream_t stream);
+
+}  // namespace tokenview::kernels

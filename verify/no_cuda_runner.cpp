@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reference/program/error.hpp"
+#include "verify/case_runner.hpp"
+
+namespace tokenview {
+
+Device usable(Device device) {
+  if (device == Device::cuda) throw DeviceError("no GPU: built without CUDA");
+  return Device::cpu;
+}
+
+std::unique_ptr<CaseRunner<float>> cuda_runner(const ModelConfig&, const WeightSource&, Rounding) {
+  throw DeviceError("no GPU: built without CUDA");
+}
+
+}  // namespace tokenview
