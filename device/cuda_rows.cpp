@@ -119,7 +119,7 @@ CudaOps::Tensor CudaOps::add_rows(const Tensor& x, const std::vector<std::int64_
 
 CudaOps::Tensor CudaOps::flat_slice(const Tensor& x, std::int64_t part, std::int64_t parts) const {
   const std::int64_t size = x.size() / parts;
-  return x.reshaped(part * size, 1, size);
+  return x.reshaped(part * size, size, 1);
 }
 
 CudaOps::Tensor CudaOps::unflatten(const Tensor& flat, std::int64_t width) const {

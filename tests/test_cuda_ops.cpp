@@ -406,7 +406,7 @@ BOOST_AUTO_TEST_CASE(flat_slices_join_to_the_matrix) {
     BOOST_TEST(gpu().is_flat(slices.back(), 10));
   }
   const CudaOps::Tensor* const parts[] = {&slices[0], &slices[1], &slices[2], &slices[3]};
-  BOOST_TEST(same(gpu().unflatten(gpu().concat(parts, Axis::cols), 10), x));
+  BOOST_TEST(same(gpu().unflatten(gpu().concat(parts, Axis::rows), 10), x));
 }
 
 BOOST_DATA_TEST_CASE(the_greedy_token_is_the_lowest_of_the_largest, row_counts, rows) {
