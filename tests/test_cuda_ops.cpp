@@ -3,6 +3,8 @@
 // ranks that share the GPU.
 #include <boost/test/data/monomorphic.hpp>
 #include <boost/test/data/test_case.hpp>
+#include <cstdio>
+#include <memory>
 
 #include "comm_sim/run_ranks.hpp"
 #include "comm_sim/sim_mesh.hpp"
@@ -394,6 +396,29 @@ BOOST_DATA_TEST_CASE(pads_masks_and_rows_are_those_of_the_reference, row_counts,
   BOOST_TEST(same(gpu().add_rows(to_gpu(twice), index, rows), cpu.add_rows(twice, index, rows)));
   BOOST_TEST(same(gpu().first_rows(x_gpu, rows, false), x));
   BOOST_CHECK_THROW(gpu().first_rows(x_gpu, rows + 1, false), ShapeError);
+}
+
+/// Kills the CUDA context of its process; run by the next case in a process of its own.
+BOOST_AUTO_TEST_CASE(child_samples_row_3_of_3, *boost::unit_test::disabled()) {
+  const auto sampled = gpu().index_rows(gpu().blank(3, 4), {0, 3});  // the host goes on
+  BOOST_TEST_MESSAGE("the host went on");
+  gpu().argmax(sampled);
+}
+
+BOOST_AUTO_TEST_CASE(an_index_beyond_the_rows_is_a_device_side_assert_that_shows_later) {
+  const std::string program = boost::unit_test::framework::master_test_suite().argv[0];
+  const std::string command =
+      program + " --run_test=child_samples_row_3_of_3 --log_level=message 2>&1";
+  const std::unique_ptr<FILE, int (*)(FILE*)> child(popen(command.c_str(), "r"), pclose);
+  BOOST_REQUIRE(child);
+  std::string output;
+  for (int c = fgetc(child.get()); c != EOF; c = fgetc(child.get())) output.push_back(char(c));
+  BOOST_TEST_INFO(output);
+  BOOST_TEST(output.find("the host went on") != std::string::npos);
+  BOOST_TEST_INFO(output);
+  BOOST_TEST(output.find("index out of bounds") != std::string::npos);
+  BOOST_TEST_INFO(output);
+  BOOST_TEST(output.find("cudaErrorAssert") != std::string::npos);
 }
 
 BOOST_AUTO_TEST_CASE(flat_slices_join_to_the_matrix) {
