@@ -150,9 +150,7 @@ class CudaOps {
 
   // Flat slices of a pipeline's hand-over.
   Tensor flat_slice(const Tensor& x, std::int64_t part, std::int64_t parts) const;
-  bool is_flat(const Tensor& x, std::int64_t width) const {
-    return x.cols() == 1 && width != 1;
-  }
+  bool is_flat(const Tensor& x, std::int64_t width) const { return x.cols() == 1 && width != 1; }
   Tensor unflatten(const Tensor& flat, std::int64_t width) const;
 
   // Rows by index, and the greedy token of each row (equal logits: the lowest id).

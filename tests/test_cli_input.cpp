@@ -566,7 +566,8 @@ BOOST_DATA_TEST_CASE(a_scenario_that_cannot_run_is_refused, data::make(impossibl
 const std::string& swept() {
   static const std::string bytes = [] {
     const TemporaryFolder folder;
-    const Ended end = run({"sweep", "--shard", "1/400", "--threads", "1", "--state", folder.file("state")});
+    const Ended end =
+        run({"sweep", "--shard", "1/400", "--threads", "1", "--state", folder.file("state")});
     if (end.code != 0) throw std::runtime_error(end.err);
     return read_bytes(folder.file("state"));
   }();
@@ -609,8 +610,9 @@ BOOST_DATA_TEST_CASE(a_bad_state_of_a_sweep_is_refused_and_left_alone, data::mak
   const TemporaryFolder folder;
   const std::string bytes = bad.make(swept());
   write_bytes(folder.file("state"), bytes);
-  require_refused(run({"sweep", "--shard", "1/400", "--threads", "1", "--state", folder.file("state")}), "state",
-                  bad.said);
+  require_refused(
+      run({"sweep", "--shard", "1/400", "--threads", "1", "--state", folder.file("state")}),
+      "state", bad.said);
   BOOST_TEST(read_bytes(folder.file("state")) == bytes);
 }
 
@@ -618,7 +620,8 @@ BOOST_AUTO_TEST_CASE(an_interrupted_sweep_goes_on) {
   const TemporaryFolder folder;
   for (const std::size_t lost : {std::size_t{1}, std::size_t{7}, swept().size() - 5}) {
     write_bytes(folder.file("state"), swept().substr(0, swept().size() - lost));
-    BOOST_TEST(run({"sweep", "--shard", "1/400", "--threads", "1", "--state", folder.file("state")}).code == 0);
+    BOOST_TEST(run({"sweep", "--shard", "1/400", "--threads", "1", "--state", folder.file("state")})
+                   .code == 0);
     BOOST_TEST(read_bytes(folder.file("state")) == swept());
   }
 }

@@ -80,10 +80,10 @@ class CheckListener {
 
 /// Runs the serial reference, or the same program on a GPU, on every case of a golden file and
 /// compares every tap, draft step and id with it. Float32 files by float32_bound(); a tap of the
-/// CPU over it is judged again in float64 unless options.dtype names an arithmetic. In bfloat16 every tap is
-/// computed from the trusted values of the taps before it and held to bfloat16_bound(): an
-/// end-to-end run would measure how one early rounding spreads. Ids that differ are compared by the
-/// trusted scores, and the run goes on with the trusted ids.
+/// CPU over it is judged again in float64 unless options.dtype names an arithmetic. In bfloat16
+/// every tap is computed from the trusted values of the taps before it and held to
+/// bfloat16_bound(): an end-to-end run would measure how one early rounding spreads. Ids that
+/// differ are compared by the trusted scores, and the run goes on with the trusted ids.
 ///
 /// Throws FileError or ConfigError for a file that cannot be read or a model that cannot be run,
 /// and DeviceError for what a GPU refuses.
