@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "comm_sim/array_ops.hpp"
+#include "comm_sim/sim_mesh.hpp"
 #include "reference/program/presets.hpp"
 #include "reference/program/seeded_weights.hpp"
 #include "verify/number_run.hpp"
@@ -67,15 +69,47 @@ void list_collectives(const ModelConfig& config, const ParallelConfig& parallel,
   }
 }
 
+/// Microseconds of the configuration's collectives alone, on float32 buffers.
+double collectives_alone(const ModelConfig& config, const ParallelConfig& parallel,
+                         ProtocolId protocol) {
+  std::vector<CollectiveRecord> calls;
+  ParallelRun run = configuration(config, parallel, protocol);
+  run.collectives = &calls;
+  run_views(run, false);
+  const ArrayOps<float> ops;
+  SimMesh mesh(parallel);
+  return median_microseconds(9, 100, [&] {
+    mesh.run(
+        [&](const RankCoordinates&) -> const ArrayOps<float>& { return ops; },
+        [&](SimComms<ArrayOps<float>>& comms) {
+          for (const CollectiveRecord& call : calls) {
+            auto& group = call.group == "tp" ? comms.tp : call.group == "dp" ? comms.dp : comms.ep;
+            const std::int64_t p = group.size();
+            const std::int64_t elements = brought(call, double(p));
+            if (call.op == "all_reduce")
+              group.all_reduce(Array<float>(elements, 1));
+            else if (call.op.starts_with("all_gather"))
+              group.all_gather(Array<float>(elements, 1), Axis::rows);
+            else
+              group.reduce_scatter(Array<float>(elements / p * p, 1), Axis::rows);
+          }
+          return 0;
+        });
+  });
+}
+
 void measure(const ModelConfig& config, const ParallelConfig& parallel, ProtocolId protocol) {
   const ParallelRun run = configuration(config, parallel, protocol);
   ViewWeights weights(config);
   const double views = median_microseconds(9, 200, [&] { run_views(run, false, &weights); });
   const SeededWeights numbers(config, 1);
   const double sharded = median_microseconds(5, 2, [&] { run_numbers<float>(run, numbers); });
-  std::printf("tp=%ld dp=%ld protocol %s: views %.1f us (%.0f a second), numbers %.2f ms (%.0f)\n",
-              long(parallel.tp), long(parallel.dp), to_string(run.plan.protocol), views,
-              1e6 / views, sharded / 1e3, 1e6 / sharded);
+  const double alone = collectives_alone(config, parallel, protocol);
+  std::printf(
+      "tp=%ld dp=%ld protocol %s: views %.1f us (%.0f a second), numbers %.2f ms (%.0f), "
+      "collectives alone %.1f us (%.0f)\n",
+      long(parallel.tp), long(parallel.dp), to_string(run.plan.protocol), views, 1e6 / views,
+      sharded / 1e3, 1e6 / sharded, alone, 1e6 / alone);
 }
 
 }  // namespace

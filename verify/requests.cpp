@@ -59,6 +59,8 @@ class RequestReader {
       if (take('v')) request.verified = number(), more = true;
       if (take('r')) request.rejected = number(), more = true;
     }
+    if (request.tokens == 0 && request.context > 0)
+      refuse(text("a request with a context of ", request.context, " and no row of its own"));
     if (request.verified > 0 && request.verified >= request.tokens)
       refuse(text(request.verified, " drafts verified in ", request.tokens, " rows"));
     if (request.rejected > request.verified)
