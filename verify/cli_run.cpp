@@ -50,7 +50,8 @@ Layout layout_of(const RunArguments& arguments, const ModelConfig& config) {
       throw UsageError(
           "--all2all-backend without --engine: its release says what a backend does; "
           "--dispatch takes the form itself");
-    if (asked != ProtocolId::S && !(parallel.tp > 1 && parallel.enable_expert_parallel))
+    if (asked != ProtocolId::S && asked != ProtocolId::deferred &&
+        !(parallel.tp > 1 && parallel.enable_expert_parallel))
       throw UsageError(text("--protocol ", *arguments.protocol,
                             ": sequence-parallel MoE needs --tp over 1 and --ep, found --tp ",
                             parallel.tp, parallel.enable_expert_parallel ? " --ep" : ""));
