@@ -10,6 +10,7 @@ namespace tokenview {
 /// module costs a push; the text is made only when somebody asks for it.
 class ModulePath {
  public:
+  ModulePath() { modules_.reserve(8); }  // no path of the program is deeper
   void push(const char* name, std::int64_t index = -1) { modules_.push_back({name, index}); }
   void pop() { modules_.pop_back(); }
 
