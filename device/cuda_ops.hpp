@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "device/device_matrix.hpp"
+#include "reference/program/host_rows.hpp"
 #include "reference/program/operations.hpp"
 #include "reference/program/rounding.hpp"
 
@@ -22,11 +23,10 @@ class CudaContext;
 /// assert above all, is therefore reported there. Copies share the GPU; not for several threads.
 ///
 /// Throws ShapeError for operands that do not fit and DeviceError for what CUDA or cuBLAS refuse.
-class CudaOps {
+class CudaOps : public HostRows {
  public:
   using Tensor = DeviceMatrix<float>;
-  using Ids = std::vector<std::int64_t>;   // on the host: the scheduler reads them
-  using Mask = std::vector<std::uint8_t>;  // [T] 1: a pad
+  using HostRows::extent, HostRows::pad_rows, HostRows::slice, HostRows::take_rows;  // of a mask
 
   struct Weight {
     DeviceMatrix<float> values;  // [count * out, in], a vector [n, 1], a kernel [channels, kernel]
@@ -85,7 +85,6 @@ class CudaOps {
 
   // Weights, ids and caches.
   Weight load(const WeightSource& source, const WeightBlock& block) const;
-  Ids ids(const Batch& batch) const { return batch.input_ids; }
   KvCache kv_cache(const AttentionShape& heads) const;
   GdnState gdn_state(const GdnShape& shape, std::int64_t kernel) const;
   /// After a pass with keep_states: makes the state after the first `rows` rows the slot's state.
@@ -124,8 +123,6 @@ class CudaOps {
   // Pads.
   Tensor pad_rows(const Tensor& x, std::int64_t count) const;
   Routing pad_rows(const Routing& x, std::int64_t count) const;
-  Mask pad_rows(Mask mask, std::int64_t count) const;
-  Mask pad_mask(const Batch& batch) const;
   /// Rows of `routing` that the mask marks get the expert -1, with weight 0.
   Routing skip_pads(const Routing& routing, const Mask& mask, bool has_a_row_for_each) const;
   Tensor blank(std::int64_t rows, std::int64_t cols) const;  // zeros
@@ -136,8 +133,6 @@ class CudaOps {
 
   // What numbers cannot tell.
   void require_full(const Tensor&, const Batch&, const char*) const {}
-  void require_ids(const Ids&, const Batch&, const char*) const {}
-  void require_side(const Batch&, const Batch&, const char*) const {}
   void require_capacity(const Routing&, std::int64_t) const {}
   void count_load(const Routing&, std::int64_t) const {}
 
@@ -145,7 +140,6 @@ class CudaOps {
   std::vector<std::int64_t> rows_for(const Routing& routing, const Range& experts) const;
   Tensor take_rows(const Tensor& x, const std::vector<std::int64_t>& rows) const;
   Routing take_rows(const Routing& x, const std::vector<std::int64_t>& rows) const;
-  Mask take_rows(const Mask& mask, const std::vector<std::int64_t>& rows) const;
   Tensor add_rows(const Tensor& x, const std::vector<std::int64_t>& rows, std::int64_t count) const;
 
   // Flat slices of a pipeline's hand-over.
@@ -161,22 +155,13 @@ class CudaOps {
     return index_rows(x, rows);
   }
   Tensor first_rows(const Tensor& x, std::int64_t count, bool by_pointer) const;
-  Ids pad_ids(Ids ids, std::int64_t count) const {
-    ids.resize(ids.size() + std::size_t(count), 0);
-    return ids;
-  }
   Ids argmax(const Tensor& logits) const;
-  Ids select(const Ids& ids, const std::vector<std::int64_t>& rows) const;
-  /// `ids` shifted left by one inside each sequence of the batch; then rows[i] gets next[i].
-  Ids next_ids(const Ids& ids, const Batch& batch, const std::vector<std::int64_t>& rows,
-               const Ids& next) const;
 
   // The algebra of collectives. Equal results of several ranks share one memory.
   std::int64_t extent(const Tensor& x, Axis axis) const {
     return axis == Axis::rows ? x.rows() : x.cols();
   }
   std::int64_t extent(const Routing& x, Axis axis) const { return extent(x.weights, axis); }
-  std::int64_t extent(const Mask& x, Axis) const { return std::int64_t(x.size()); }
   ElementType element_type(const Tensor&) const {
     return rounding_ == Rounding::none ? ElementType{"float32", 4} : ElementType{"bfloat16", 2};
   }
@@ -193,7 +178,6 @@ class CudaOps {
   void sum(std::span<const Tensor* const> parts, Axis axis, std::int64_t begin, std::int64_t end,
            std::span<Tensor* const> results) const;
   Routing slice(const Routing& x, Axis axis, std::int64_t begin, std::int64_t end) const;
-  Mask slice(const Mask& x, Axis axis, std::int64_t begin, std::int64_t end) const;
   Routing concat(std::span<const Routing* const> parts, Axis axis) const;
 
  private:

@@ -56,17 +56,6 @@ CudaOps::Routing CudaOps::pad_rows(const Routing& x, std::int64_t count) const {
   return {pad_rows(x.weights, count), joined_rows<std::int64_t>(parts)};
 }
 
-CudaOps::Mask CudaOps::pad_rows(Mask mask, std::int64_t count) const {
-  mask.resize(mask.size() + std::size_t(count), 1);
-  return mask;
-}
-
-CudaOps::Mask CudaOps::pad_mask(const Batch& batch) const {
-  Mask mask(std::size_t(batch.num_tokens()), 0);
-  std::fill(mask.begin() + batch.num_real_tokens(), mask.end(), std::uint8_t{1});
-  return mask;
-}
-
 CudaOps::Routing CudaOps::skip_pads(const Routing& routing, const Mask& mask, bool) const {
   const DeviceMatrix<std::int64_t>* const ids[] = {&routing.ids};
   const Tensor* const weights[] = {&routing.weights};
@@ -94,12 +83,6 @@ CudaOps::Tensor CudaOps::take_rows(const Tensor& x, const std::vector<std::int64
 
 CudaOps::Routing CudaOps::take_rows(const Routing& x, const std::vector<std::int64_t>& rows) const {
   return {gathered(x.weights, rows), gathered(x.ids, rows)};
-}
-
-CudaOps::Mask CudaOps::take_rows(const Mask& mask, const std::vector<std::int64_t>& rows) const {
-  Mask out;
-  for (const std::int64_t row : rows) out.push_back(mask[std::size_t(row)]);
-  return out;
 }
 
 /// The rows of x that belong to each row of the result are listed first, in their order.
@@ -134,22 +117,6 @@ CudaOps::Tensor CudaOps::first_rows(const Tensor& x, std::int64_t count, bool by
   if (count <= x.rows()) return slice(x, Axis::rows, 0, count);
   throw ShapeError(text("first_rows: ", count, " rows of ", x.rows(),
                         by_pointer ? ", read through a pointer" : ""));
-}
-
-CudaOps::Ids CudaOps::select(const Ids& ids, const std::vector<std::int64_t>& rows) const {
-  Ids selected;
-  for (const std::int64_t row : rows) selected.push_back(ids.at(std::size_t(row)));
-  return selected;
-}
-
-CudaOps::Ids CudaOps::next_ids(const Ids& ids, const Batch& batch,
-                               const std::vector<std::int64_t>& rows, const Ids& next) const {
-  Ids shifted = ids;
-  for (std::size_t s = 0; s + 1 < batch.query_start_loc.size(); ++s)
-    for (std::int32_t t = batch.query_start_loc[s]; t + 1 < batch.query_start_loc[s + 1]; ++t)
-      shifted[std::size_t(t)] = ids[std::size_t(t) + 1];
-  for (std::size_t i = 0; i < rows.size(); ++i) shifted[std::size_t(rows[i])] = next[i];
-  return shifted;
 }
 
 CudaOps::Tensor CudaOps::slice(const Tensor& x, Axis axis, std::int64_t begin,
@@ -204,10 +171,6 @@ CudaOps::Routing CudaOps::slice(const Routing& x, Axis axis, std::int64_t begin,
                                 std::int64_t end) const {
   if (axis == Axis::cols) throw ShapeError("slice: a routing is cut along its rows only");
   return {slice(x.weights, axis, begin, end), x.ids.middle_rows(begin, end - begin)};
-}
-
-CudaOps::Mask CudaOps::slice(const Mask& mask, Axis, std::int64_t begin, std::int64_t end) const {
-  return Mask(mask.begin() + begin, mask.begin() + end);
 }
 
 CudaOps::Routing CudaOps::concat(std::span<const Routing* const> parts, Axis axis) const {

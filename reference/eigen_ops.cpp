@@ -252,26 +252,6 @@ typename EigenOps<S>::Ids EigenOps<S>::argmax(const Tensor& logits) const {
 }
 
 template <class S>
-typename EigenOps<S>::Ids EigenOps<S>::select(const Ids& ids,
-                                              const std::vector<std::int64_t>& rows) const {
-  Ids selected;
-  for (const std::int64_t row : rows) selected.push_back(ids.at(std::size_t(row)));
-  return selected;
-}
-
-template <class S>
-typename EigenOps<S>::Ids EigenOps<S>::next_ids(const Ids& ids, const Batch& batch,
-                                                const std::vector<std::int64_t>& rows,
-                                                const Ids& next) const {
-  Ids shifted = ids;
-  for (std::size_t s = 0; s + 1 < batch.query_start_loc.size(); ++s)
-    for (std::int32_t t = batch.query_start_loc[s]; t + 1 < batch.query_start_loc[s + 1]; ++t)
-      shifted[std::size_t(t)] = ids[std::size_t(t) + 1];
-  for (std::size_t i = 0; i < rows.size(); ++i) shifted[std::size_t(rows[i])] = next[i];
-  return shifted;
-}
-
-template <class S>
 typename EigenOps<S>::Tensor EigenOps<S>::slice(const Tensor& x, Axis axis, std::int64_t begin,
                                                 std::int64_t end) const {
   const std::int64_t extent = axis == Axis::rows ? x.rows() : x.cols();

@@ -5,6 +5,7 @@
 
 #include "reference/gemm.hpp"
 #include "reference/matrix.hpp"
+#include "reference/program/host_rows.hpp"
 #include "reference/program/operations.hpp"
 #include "reference/program/rounding.hpp"
 
@@ -23,11 +24,10 @@ enum class GdnForm {
 /// Every result row depends on its own row (and its sequence's past) alone, to the bit: not on the
 /// number of rows, its place among them, threads, or the split of output columns over ranks.
 template <class S>
-class EigenOps {
+class EigenOps : public HostRows {
  public:
   using Tensor = Matrix<S>;
-  using Ids = std::vector<std::int64_t>;
-  using Mask = std::vector<std::uint8_t>;  // [T] 1: a pad
+  using HostRows::extent, HostRows::pad_rows, HostRows::slice, HostRows::take_rows;  // of a mask
 
   /// A matrix (or one a expert) ready for gemm(), or a vector or convolution kernel as it is.
   struct Weight {
@@ -73,7 +73,6 @@ class EigenOps {
 
   // Weights, ids and caches.
   Weight load(const WeightSource& source, const WeightBlock& block) const;
-  Ids ids(const Batch& batch) const { return batch.input_ids; }
   KvCache kv_cache(const AttentionShape& heads) const {
     return {heads.num_kv_heads * heads.head_dim, {}};
   }
@@ -120,8 +119,6 @@ class EigenOps {
   // Pads.
   Tensor pad_rows(const Tensor& x, std::int64_t count) const;
   Routing pad_rows(const Routing& x, std::int64_t count) const;
-  Mask pad_rows(Mask mask, std::int64_t count) const;
-  Mask pad_mask(const Batch& batch) const;
   /// Rows of `routing` that the mask marks get the expert -1, with weight 0.
   Routing skip_pads(Routing routing, const Mask& mask, bool has_a_row_for_each) const;
   Tensor blank(std::int64_t rows, std::int64_t cols) const { return Tensor::Zero(rows, cols); }
@@ -132,8 +129,6 @@ class EigenOps {
 
   // What numbers cannot tell.
   void require_full(const Tensor&, const Batch&, const char*) const {}
-  void require_ids(const Ids&, const Batch&, const char*) const {}
-  void require_side(const Batch&, const Batch&, const char*) const {}
   void require_capacity(const Routing&, std::int64_t) const {}
   void count_load(const Routing&, std::int64_t) const {}
 
@@ -141,14 +136,12 @@ class EigenOps {
   std::vector<std::int64_t> rows_for(const Routing& routing, const Range& experts) const;
   Tensor take_rows(const Tensor& x, const std::vector<std::int64_t>& rows) const;
   Routing take_rows(const Routing& x, const std::vector<std::int64_t>& rows) const;
-  Mask take_rows(const Mask& mask, const std::vector<std::int64_t>& rows) const;
   Tensor add_rows(const Tensor& x, const std::vector<std::int64_t>& rows, std::int64_t count) const;
 
   // What injected faults do to rows and values: from `begin` on other content, `factor` times the
-  // value, ids shifted inside each of `parts` shards.
+  // value.
   Tensor fill_rows(Tensor x, std::int64_t begin, const std::string& content) const;
   Tensor scaled(const Tensor& x, double factor) const { return x * S(factor); }
-  Ids rolled(const Ids& ids, std::int64_t parts) const;
   Tensor blended(const Tensor& x) const;  // every row with the next one
   Routing with_experts(Routing routing, const std::vector<std::int64_t>& experts) const;
 
@@ -164,15 +157,7 @@ class EigenOps {
     return index_rows(x, rows);
   }
   Tensor first_rows(const Tensor& x, std::int64_t count, bool by_pointer) const;
-  Ids pad_ids(Ids ids, std::int64_t count) const {
-    ids.resize(ids.size() + std::size_t(count), 0);
-    return ids;
-  }
   Ids argmax(const Tensor& logits) const;
-  Ids select(const Ids& ids, const std::vector<std::int64_t>& rows) const;
-  /// `ids` shifted left by one inside each sequence of the batch; then rows[i] gets next[i].
-  Ids next_ids(const Ids& ids, const Batch& batch, const std::vector<std::int64_t>& rows,
-               const Ids& next) const;
 
   // The algebra of collectives.
   std::int64_t extent(const Tensor& x, Axis axis) const {
@@ -186,7 +171,6 @@ class EigenOps {
   ElementType element_type(const Routing&) const {
     return {"routing", 8};  // an int32 and a float32, as engines send them
   }
-  std::int64_t extent(const Mask& x, Axis) const { return std::int64_t(x.size()); }
   Tensor slice(const Tensor& x, Axis axis, std::int64_t begin, std::int64_t end) const;
   Tensor concat(std::span<const Tensor* const> parts, Axis axis) const;
   void concat(std::span<const Tensor* const> parts, Axis axis,
@@ -197,7 +181,6 @@ class EigenOps {
   void sum(std::span<const Tensor* const> parts, Axis axis, std::int64_t begin, std::int64_t end,
            std::span<Tensor* const> results) const;
   Routing slice(const Routing& x, Axis axis, std::int64_t begin, std::int64_t end) const;
-  Mask slice(const Mask& x, Axis axis, std::int64_t begin, std::int64_t end) const;
   Routing concat(std::span<const Routing* const> parts, Axis axis) const;
 
  private:

@@ -17,25 +17,6 @@ typename EigenOps<S>::Routing EigenOps<S>::pad_rows(const Routing& x, std::int64
 }
 
 template <class S>
-typename EigenOps<S>::Mask EigenOps<S>::pad_mask(const Batch& batch) const {
-  Mask mask(std::size_t(batch.num_tokens()), 0);
-  std::fill(mask.begin() + batch.num_real_tokens(), mask.end(), std::uint8_t{1});
-  return mask;
-}
-
-template <class S>
-typename EigenOps<S>::Mask EigenOps<S>::pad_rows(Mask mask, std::int64_t count) const {
-  mask.resize(mask.size() + std::size_t(count), 1);
-  return mask;
-}
-
-template <class S>
-typename EigenOps<S>::Mask EigenOps<S>::slice(const Mask& mask, Axis, std::int64_t begin,
-                                              std::int64_t end) const {
-  return Mask(mask.begin() + begin, mask.begin() + end);
-}
-
-template <class S>
 typename EigenOps<S>::Routing EigenOps<S>::skip_pads(Routing routing, const Mask& mask,
                                                      bool) const {
   const auto rows = std::min<std::int64_t>(routing.ids.rows(), std::int64_t(mask.size()));
@@ -74,14 +55,6 @@ typename EigenOps<S>::Routing EigenOps<S>::take_rows(const Routing& x,
   Routing out{take_rows(x.weights, rows),
               Matrix<std::int64_t>(Eigen::Index(rows.size()), x.ids.cols())};
   for (std::size_t i = 0; i < rows.size(); ++i) out.ids.row(Eigen::Index(i)) = x.ids.row(rows[i]);
-  return out;
-}
-
-template <class S>
-typename EigenOps<S>::Mask EigenOps<S>::take_rows(const Mask& mask,
-                                                  const std::vector<std::int64_t>& rows) const {
-  Mask out;
-  for (const std::int64_t row : rows) out.push_back(mask[std::size_t(row)]);
   return out;
 }
 
@@ -138,15 +111,6 @@ typename EigenOps<S>::Tensor EigenOps<S>::first_rows(const Tensor& x, std::int64
   if (count <= x.rows()) return slice(x, Axis::rows, 0, count);
   throw ShapeError(text("first_rows: ", count, " rows of ", x.rows(),
                         by_pointer ? ", read through a pointer" : ""));
-}
-
-template <class S>
-typename EigenOps<S>::Ids EigenOps<S>::rolled(const Ids& ids, std::int64_t parts) const {
-  Ids out = ids;
-  const auto shard = (std::int64_t(ids.size()) + parts - 1) / parts;
-  for (std::int64_t end = shard; end < std::int64_t(ids.size()); end += shard)
-    out[std::size_t(end) - 1] = ids[std::size_t(end - shard)];
-  return out;
 }
 
 template <class S>

@@ -173,7 +173,6 @@ ParallelRun run_of(const Scenario& s, const ScenarioVariant& variant, const Mode
   run.plan.dispatch = s.dispatch;
   run.plan.aux_layers = s.aux_layers;
   run.plan.placed = variant.weights;
-  run.plan.runner = s.runner.version;
   for (const auto& [flag, member] : plan_flags)
     if (const auto given = variant.plan.find(flag); given != variant.plan.end())
       run.plan.*member = given->second;

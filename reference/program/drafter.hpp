@@ -69,15 +69,17 @@ std::vector<typename R::Ops::Ids> draft(
   SampleRows at = sampled;
   Ids ids = ops.ids(batch);
   T fed = rank.named("draft_buffer", hidden);
+  const auto agreed_rows = [&](std::int64_t least) {  // of the pass, with what a runner pads
+    return pass.tokens_across_dp.empty()
+               ? least
+               : std::max(least, pass.tokens_across_dp[std::size_t(rank.dp.rank())]);
+  };
   if (!options.padded) {
     std::vector<std::int64_t> kept;
     pass = accepted_rows(batch, rejected, kept);
     at = sample_rows(pass);
     const auto accepted = std::int64_t(kept.size());
-    const std::int64_t rows =
-        std::max(accepted, pass.tokens_across_dp.empty()
-                               ? accepted
-                               : pass.tokens_across_dp[std::size_t(rank.dp.rank())]);
+    const std::int64_t rows = agreed_rows(accepted);
     append_runner_pads(pass, rows);
     ids = ops.pad_ids(ops.select(ids, kept), rows - accepted);
     fed = ops.into_buffer(ops.index_rows(fed, kept, kept), rows);
@@ -111,10 +113,7 @@ std::vector<typename R::Ops::Ids> draft(
     pass = step == 0
                ? next_draft_batch(pass, at, options.padded ? rejected : std::vector<std::int32_t>())
                : next_draft_batch(pass, sample_rows(pass));
-    const std::int64_t rows =
-        std::max(requests, pass.tokens_across_dp.empty()
-                               ? requests
-                               : pass.tokens_across_dp[std::size_t(rank.dp.rank())]);
+    const std::int64_t rows = agreed_rows(requests);
     append_runner_pads(pass, rows);
     ids = ops.pad_ids(drafts.back(), rows - requests);
     fed = ops.into_buffer(carried, rows);

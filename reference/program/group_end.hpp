@@ -45,8 +45,6 @@ class GroupEnd {
 
   std::int64_t rank() const { return comm_.rank(); }
   std::int64_t size() const { return comm_.size(); }
-  const char* name() const { return name_; }
-  Comm& comm() { return comm_; }
 
   template <class X>
   X all_reduce(const X& x) {

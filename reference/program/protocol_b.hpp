@@ -16,8 +16,7 @@ class ProtocolB : public Protocol<R> {
   using Protocol<R>::Protocol;
 
   void before_layer(R& rank, const LayerCall& call, LayerStream<T>& stream) const override {
-    if (!call.scatters && is_sharded(rank, stream.hidden, call.num_tokens))
-      gather_pair(rank, stream.hidden, stream.residual, call.num_tokens);
+    if (!call.scatters) restore(rank, stream, call.num_tokens);
   }
 
   T attention_input(R& rank, LayerCall& call, const T& hidden) const override {
@@ -44,14 +43,19 @@ class ProtocolB : public Protocol<R> {
 
   T model_exit(R& rank, LayerStream<T> stream, const W& w, double eps, std::int64_t num_tokens,
                std::vector<T>&) const override {
-    if (is_sharded(rank, stream.hidden, num_tokens))
-      gather_pair(rank, stream.hidden, stream.residual, num_tokens);
+    restore(rank, stream, num_tokens);
     return add_norm(rank, "norm", stream, w, eps);
   }
 
  protected:
   static bool is_sharded(R& rank, const T& hidden, std::int64_t num_tokens) {
     return rank.gate("is_sharded", rank.ops.extent(hidden, Axis::rows) != num_tokens);
+  }
+
+  /// Full rows, where the stream is taken for a shard.
+  static void restore(R& rank, LayerStream<T>& stream, std::int64_t num_tokens) {
+    if (is_sharded(rank, stream.hidden, num_tokens))
+      gather_pair(rank, stream.hidden, stream.residual, num_tokens);
   }
 };
 

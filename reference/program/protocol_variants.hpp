@@ -133,13 +133,11 @@ class Protocol53191Shape final : public ProtocolB<R> {
     return Protocol<R>::feed_forward(rank, as_run, w, config, batch, x);
   }
   void stage_exit(R& rank, LayerStream<T>& stream, std::int64_t num_tokens) const override {
-    if (this->is_sharded(rank, stream.hidden, num_tokens))
-      gather_pair(rank, stream.hidden, stream.residual, num_tokens);
+    this->restore(rank, stream, num_tokens);
   }
   T mtp_exit(R& rank, LayerStream<T> stream, const W& w, double eps,
              std::int64_t num_tokens) const override {
-    if (this->is_sharded(rank, stream.hidden, num_tokens))
-      gather_pair(rank, stream.hidden, stream.residual, num_tokens);
+    this->restore(rank, stream, num_tokens);
     return add_norm(rank, "norm", stream, w, eps);
   }
 };
