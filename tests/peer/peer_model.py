@@ -33,8 +33,16 @@ class RecordError(Exception):
     """A recording that must not be trusted, or cannot be made."""
 
 
-def producer():
-    return f"transformers {transformers.__version__}, torch {torch.__version__}, cpu, eager"
+def producer(device):
+    where = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    return f"transformers {transformers.__version__}, torch {torch.__version__}, {where}, eager"
+
+
+def require_full_precision():
+    """Float32 products and convolutions without TF32, bfloat16 sums in float32."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 
 
 def require_plain_path():
@@ -133,22 +141,22 @@ def sequences(inputs):
 
 
 class PeerModel:
-    """Target and MTP on the CPU in one dtype, with a recorder on every normative tap."""
+    """Target and MTP on one device in one dtype, with a recorder on every normative tap."""
 
-    def __init__(self, config, dtype):
+    def __init__(self, config, dtype, device="cpu"):
         require_plain_path()
+        require_full_precision()
         model_type = config["model_type"]
         if model_type not in FAMILIES:
             raise RecordError(f"model_type is {model_type}, expected one of {sorted(FAMILIES)}")
         config_class, model_class = FAMILIES[model_type]
         keys = {k: v for k, v in config.items() if k not in ("model_type", "transformers_version")}
         self.config = config_class(**keys)
-        self.dtype = dtype
+        self.dtype, self.device = dtype, torch.device(device)
         # .to() casts the rotary inv_freq as well, which from_pretrained(dtype=..) would not.
-        self.target = (
-            model_class._from_config(self.config, attn_implementation="eager").to(dtype).eval()
-        )
-        self.mtp = Mtp(self.target).to(dtype).eval()
+        target = model_class._from_config(self.config, attn_implementation="eager")
+        self.target = target.to(self.device, dtype).eval()
+        self.mtp = Mtp(self.target).to(self.device, dtype).eval()
         self.rows = None  # taps of the pass under way: {tap: [n, columns]}
         self._hook()
 
@@ -193,7 +201,7 @@ class PeerModel:
         if name in self.rows:
             raise RecordError(f"{name}: its module ran twice in one pass")
         # Every tap flattens to one row a token: [1, n, ..], [n, ..] and [n * heads, dv] alike.
-        self.rows[name] = tensor.detach().reshape(self.num_rows, -1).clone()
+        self.rows[name] = tensor.detach().reshape(self.num_rows, -1).to("cpu", copy=True)
 
     def _capture(self, num_rows, expected, call):
         """Runs `call` and returns its result and the taps, which must be exactly `expected`."""
@@ -265,7 +273,7 @@ class PeerModel:
         """Feeds `ids` one at a time, the recurrent form; returns hidden states and taps."""
         hidden, taps = [], []
         for i, token in enumerate(ids):
-            position = torch.tensor([start + i])
+            position = torch.tensor([start + i], device=self.device)
             (_, row), found = self._capture(
                 1, self.tap_names, lambda t=token[None], p=position: self._target(t, p, cache)
             )
@@ -280,11 +288,12 @@ class PeerModel:
         Returns (taps of the n rows, MTP steps, draft ids [NUM_DRAFTS]).
         """
         num_context, num_new = len(context), len(ids)
-        cache, history = None, torch.empty(0, self.config.hidden_size, dtype=self.dtype)
+        context, ids = context.to(self.device), ids.to(self.device)
+        cache, history = None, ids.new_empty(0, self.config.hidden_size, dtype=self.dtype)
         if num_context:
             cache = DynamicCache(config=self.config)
             history, _ = self._token_by_token(context, 0, cache)
-        positions = torch.arange(num_context, num_context + num_new)
+        positions = torch.arange(num_context, num_context + num_new, device=self.device)
         (logits, hidden), taps = self._capture(
             num_new, self.tap_names, lambda: self._target(ids, positions, cache)
         )
@@ -298,7 +307,7 @@ class PeerModel:
         parts = []
         for context, ids in sequences(inputs):
             _, taps = self._token_by_token(
-                torch.cat((context, ids)), 0, DynamicCache(config=self.config)
+                torch.cat((context, ids)).to(self.device), 0, DynamicCache(config=self.config)
             )
             parts.append({name: rows[len(context) :] for name, rows in taps.items()})
         return joined(parts)
@@ -312,7 +321,7 @@ class PeerModel:
         cache = DynamicCache(config=self.mtp.config)
         num_history = len(ids)
         step_ids = torch.cat((ids[1:], last_logits.argmax()[None]))
-        step_hidden, positions = hidden, torch.arange(num_history)
+        step_hidden, positions = hidden, torch.arange(num_history, device=self.device)
         steps, drafts = [], []
         for step in range(NUM_DRAFTS):
             embeddings = self.target.model.embed_tokens(step_ids)
@@ -326,11 +335,12 @@ class PeerModel:
                 "positions": positions,
                 "logits": nn.functional.linear(out, self.target.lm_head.weight),
             }
+            taps = {name: value.cpu() for name, value in taps.items()}
             kept = num_new if step == 0 else 1
             steps.append({name: value[-kept:] for name, value in taps.items()})
             drafts.append(taps["logits"][-1].argmax())
-            step_ids, step_hidden = drafts[-1][None], out[-1:]
-            positions = torch.tensor([num_history + step])
+            step_ids, step_hidden = drafts[-1][None].to(self.device), out[-1:]
+            positions = torch.tensor([num_history + step], device=self.device)
         return steps, torch.stack(drafts)
 
     def run_case(self, inputs):

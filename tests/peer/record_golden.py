@@ -117,10 +117,10 @@ def is_finite(case):
     return all(bool(t.isfinite().all()) for t in tensors if t.is_floating_point())
 
 
-def record(config, cases, seed, dtype):
+def record(config, cases, seed, dtype, device="cpu"):
     """A whole golden: random weights from `seed`, then the cases {name: [(context, new), ...]}."""
     generator = torch.Generator().manual_seed(seed)
-    model = PeerModel(config, DTYPES[dtype])
+    model = PeerModel(config, DTYPES[dtype], device)
     model.randomise(generator)
     recorded = {}
     for name, pairs in cases.items():
@@ -146,7 +146,7 @@ def record(config, cases, seed, dtype):
         "attributes": {
             "model_type": model.config.model_type,
             "dtype": dtype,
-            "producer": producer(),
+            "producer": producer(model.device),
         },
         "config": json.loads(model.config.to_json_string(use_diff=False)),
         "weights": {name: value.detach() for name, value in model.parameters().items()},
@@ -229,6 +229,7 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--config", help="config.json; without it a random one from the seed")
     parser.add_argument("--dtype", choices=sorted(DTYPES), default="float32")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--cases", nargs="+", metavar="NAME=LENGTHS")
     parser.add_argument("--verify", nargs="+", metavar="GOLDEN", help="record again and compare")
     parser.add_argument("--tolerance", type=float, help="default: 1e-5 float32, 1e-4 bfloat16")
@@ -248,7 +249,10 @@ def main():
         config = config.get("text_config", config)
     if arguments.cases:
         cases = dict(parse_case(text) for text in arguments.cases)
-    write_golden(arguments.out, record(config, cases, arguments.seed, arguments.dtype))
+    write_golden(
+        arguments.out,
+        record(config, cases, arguments.seed, arguments.dtype, arguments.device),
+    )
     return 0
 
 

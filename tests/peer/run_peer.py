@@ -4,9 +4,10 @@
 
   run_peer.py --tokenview build/release/tokenview
   run_peer.py --tokenview build/release/tokenview --count 200 --seed 1000 --workdir recordings
+  run_peer.py --tokenview build/cuda/tokenview --device cuda --dtype bfloat16
 
 Prints a line a configuration. Exit status: 0 all passed, 1 one differs or was not compared,
-2 wrong use, 77 skipped because a Python package is missing.
+2 wrong use, 77 skipped because a Python package, or the GPU of --device cuda, is missing.
 """
 
 import argparse
@@ -41,11 +42,11 @@ def summary(config):
     return ", ".join(words)
 
 
-def check(tokenview, path):
-    """(verdict, its output) of `tokenview check path`."""
+def check(tokenview, path, device):
+    """(verdict, its output) of `tokenview check --device DEVICE path`."""
     try:
         done = subprocess.run(
-            [tokenview, "check", path],
+            [tokenview, "check", "--device", device, path],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             timeout=CHECK_SECONDS,
@@ -57,7 +58,7 @@ def check(tokenview, path):
     return VERDICTS.get(done.returncode, f"EXIT STATUS {done.returncode}"), done.stdout
 
 
-def run(tokenview, count, first_seed, workdir):
+def run(tokenview, count, first_seed, workdir, device, dtype):
     import torch
     from golden_file import write_golden
     from peer_model import RecordError
@@ -75,19 +76,31 @@ def run(tokenview, count, first_seed, workdir):
         name = f"{family} seed {seed}"
         path = os.path.join(workdir, f"{family}_{seed}.h5")
         try:
-            write_golden(path, record(config, cases, seed, "float32"))
+            write_golden(path, record(config, cases, seed, dtype, device))
         except RecordError as error:
             print(f"{name}: not recorded: {error}", flush=True)
             continue
-        verdict, output = check(tokenview, path)
+        verdict, output = check(tokenview, path, device)
         compared += 1
         passed += verdict == "pass"
         print(f"{name}: {verdict}: {summary(config)}", flush=True)
         if verdict != "pass":
             print("  " + "\n  ".join(output.splitlines()[:20]))
-            print(f"  again: record_golden.py FILE --family {family} --seed {seed}", flush=True)
+            again = f"--family {family} --seed {seed} --dtype {dtype} --device {device}"
+            print(f"  again: record_golden.py FILE {again}", flush=True)
     print(f"{passed} of {count} configurations pass")
     return 0 if passed == count else 1
+
+
+def run_in(arguments, workdir):
+    return run(
+        arguments.tokenview,
+        arguments.count,
+        arguments.seed,
+        workdir,
+        arguments.device,
+        arguments.dtype,
+    )
 
 
 def main():
@@ -97,6 +110,13 @@ def main():
     parser.add_argument("--tokenview", required=True, help="the program under test")
     parser.add_argument("--count", type=int, default=20, help="configurations (default 20)")
     parser.add_argument("--seed", type=int, default=0, help="first seed (default 0)")
+    parser.add_argument(
+        "--device",
+        choices=["cpu", "cuda"],
+        default="cpu",
+        help="where both sides compute: cpu (default), or the first GPU",
+    )
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--workdir", help="keep the recordings here")
     arguments = parser.parse_args()
     if arguments.count < 1:
@@ -107,13 +127,19 @@ def main():
     except ImportError as error:
         print(f"SKIPPED: {error}; see tests/peer/requirements.txt")
         return SKIPPED
+    if arguments.device == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            print("SKIPPED: PyTorch sees no GPU")
+            return SKIPPED
     if not os.access(arguments.tokenview, os.X_OK):
         parser.error(f"--tokenview is {arguments.tokenview}, expected a program")
     if arguments.workdir:
         os.makedirs(arguments.workdir, exist_ok=True)
-        return run(arguments.tokenview, arguments.count, arguments.seed, arguments.workdir)
+        return run_in(arguments, arguments.workdir)
     with tempfile.TemporaryDirectory(prefix="tokenview_peer_") as workdir:
-        return run(arguments.tokenview, arguments.count, arguments.seed, workdir)
+        return run_in(arguments, workdir)
 
 
 if __name__ == "__main__":
