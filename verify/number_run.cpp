@@ -10,17 +10,17 @@
 namespace tokenview {
 template <class S>
 NumberRunResult run_numbers(const ParallelRun& run, const WeightSource& weights,
-                            ReductionOrder order) {
-  const EigenOps<S> ops;
+                            ReductionOrder order, Rounding rounding) {
+  const EigenOps<S> ops(1, rounding);
   SimMesh mesh(run.plan.parallel, order);
   return run_numbers_on_mesh<EigenOps<S>>(
       run, weights, mesh, [&](const RankCoordinates&) -> const EigenOps<S>& { return ops; });
 }
 
 template NumberRunResult run_numbers<float>(const ParallelRun&, const WeightSource&,
-                                            ReductionOrder);
+                                            ReductionOrder, Rounding);
 template NumberRunResult run_numbers<double>(const ParallelRun&, const WeightSource&,
-                                             ReductionOrder);
+                                             ReductionOrder, Rounding);
 
 std::vector<Finding> number_findings(const ViewRunResult& views, const ParallelConfig& parallel,
                                      const NumberRunResult& right, const NumberRunResult& wrong,

@@ -25,7 +25,8 @@ struct NumberRunResult {
 /// Runs `run` in arithmetic S on simulated ranks.
 template <class S>
 NumberRunResult run_numbers(const ParallelRun& run, const WeightSource& weights,
-                            ReductionOrder order = ReductionOrder::rank);
+                            ReductionOrder order = ReductionOrder::rank,
+                            Rounding rounding = Rounding::none);
 
 /// Where the numbers of a run leave those of the right one, in program order: for each named tensor
 /// the first rank with a token row that differs, or is not finite, or is not there. Rows are judged
