@@ -83,6 +83,8 @@ class CudaOps : public HostRows {
                    Rounding rounding = std::is_same_v<T, float> ? Rounding::none : Rounding::hf);
 
   Rounding rounding() const { return rounding_; }
+  /// Its GPU, stream and pool: for a communicator.
+  CudaContext& context() const { return *gpu_; }
 
   // To the GPU, rounded to T, and back, which waits for it.
   Tensor upload(std::span<const float> values, std::int64_t rows, std::int64_t cols) const;
