@@ -124,30 +124,40 @@ __global__ void grouped_linear_kernel(MatrixRef<T> out, MatrixRef<const T> in, c
   }
 }
 
-/// hf rounds the silu.
-template <class T>
+/// hf rounds the silu. A thread takes a vector of an inner row.
+template <int size, class T>
 __global__ void silu_mul_halves_kernel(MatrixRef<T> inner, const T* both, ExpertOrder order,
                                        Rounder<T> round) {
-  const std::int64_t i = thread_index();
+  const std::int64_t i = thread_index() * size;
   if (i >= inner.rows * inner.cols) return;
   const std::int64_t position = i / inner.cols, c = i % inner.cols;
   if (position >= order.offsets[order.count]) return;
-  const T* row = both + position * 2 * inner.cols;
-  inner.data[i] = stored<T>(round.hf(silu(float(row[c]))) * float(row[inner.cols + c]));
+  const T* row = both + position * 2 * inner.cols + c;
+  const auto packed_gate = load<size>(row), packed_up = load<size>(row + inner.cols);
+  Vec<float, size> product = floats(packed_gate);
+  const Vec<float, size> up = floats(packed_up);
+#pragma unroll
+  for (int e = 0; e < size; ++e)
+    product.values[e] = round.hf(silu(product.values[e])) * up.values[e];
+  store(inner.data + i, packed<T>(product));
 }
 
-/// In fp32, rounded once.
-template <class T>
+/// In fp32, rounded once. One block a token, a thread a vector of its columns.
+template <int size, class T>
 __global__ void combine_kernel(MatrixRef<T> out, const T* rows, std::int64_t k,
                                const std::int32_t* position_of) {
   const std::int64_t t = blockIdx.x;
-  for (std::int64_t c = threadIdx.x; c < out.cols; c += blockDim.x) {
-    float sum = 0;
+  for (std::int64_t c = std::int64_t(threadIdx.x) * size; c < out.cols; c += blockDim.x * size) {
+    Vec<float, size> sum{};
+#pragma unroll 4
     for (std::int64_t j = 0; j < k; ++j) {
       const std::int64_t position = position_of[t * k + j];
-      if (position >= 0) sum += float(rows[position * out.cols + c]);
+      if (position < 0) continue;
+      const Vec<float, size> row = floats(load<size>(rows + position * out.cols + c));
+#pragma unroll
+      for (int e = 0; e < size; ++e) sum.values[e] += row.values[e];
     }
-    out.data[t * out.cols + c] = stored<T>(sum);
+    store(out.data + t * out.cols + c, packed<T>(sum));
   }
 }
 
@@ -199,8 +209,10 @@ void silu_mul_halves(Out<T> inner, In<T> both, const ExpertOrder& order, Roundin
                      cudaStream_t stream) {
   const std::int64_t n = inner.rows * inner.cols;
   if (n == 0) return;
-  silu_mul_halves_kernel<<<blocks_for(n), threads, 0, stream>>>(inner, both.data, order,
-                                                                Rounder<T>{rounding});
+  with_vector_size<T>(inner.cols, {inner.data, both.data}, [&](auto size) {
+    silu_mul_halves_kernel<size><<<blocks_for(n / size), threads, 0, stream>>>(
+        inner, both.data, order, Rounder<T>{rounding});
+  });
   check(cudaGetLastError(), "silu_mul_halves");
 }
 
@@ -208,7 +220,10 @@ template <class T>
 void combine(Out<T> out, In<T> rows, std::int64_t k, const ExpertOrder& order,
              cudaStream_t stream) {
   if (out.rows == 0 || out.cols == 0) return;
-  combine_kernel<<<unsigned(out.rows), threads, 0, stream>>>(out, rows.data, k, order.position_of);
+  with_vector_size<T>(out.cols, {out.data, rows.data}, [&](auto size) {
+    combine_kernel<size>
+        <<<unsigned(out.rows), threads, 0, stream>>>(out, rows.data, k, order.position_of);
+  });
   check(cudaGetLastError(), "combine");
 }
 
