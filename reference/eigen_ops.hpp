@@ -11,13 +11,6 @@
 
 namespace tokenview {
 
-/// How the delta rule is evaluated for sequences of more than one row; the two are the same
-/// function.
-enum class GdnForm {
-  recurrent,  // token by token, model.md 4.5
-  chunked,    // chunks of 64 tokens, model.md 4.6
-};
-
 /// The reference arithmetic on row-major matrices in fp32 or fp64. With `rounding` it computes a
 /// bfloat16 model: values are rounded where the named implementation rounds, sums stay in fp32.
 ///
