@@ -55,6 +55,7 @@ CudaContext::~CudaContext() {
   if (blas_ != nullptr) Cublas::library().destroy(blas_);
   if (stream_ != nullptr) cudaStreamSynchronize(stream_);
   staging_.reset();
+  for (const auto& [bytes, data] : constants_) cudaFreeAsync(data, stream_);
   if (pool_ != nullptr) cudaMemPoolDestroy(pool_);
   for (const cudaStream_t stream : {stream_, side_stream_})
     if (stream != nullptr) cudaStreamDestroy(stream);

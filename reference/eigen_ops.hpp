@@ -63,6 +63,7 @@ class EigenOps : public HostRows {
       : num_threads_(num_threads), rounding_(rounding), gdn_form_(gdn_form) {}
 
   Rounding rounding() const { return rounding_; }
+  GdnForm gdn_form() const { return gdn_form_; }
 
   // Weights, ids and caches.
   Weight load(const WeightSource& source, const WeightBlock& block) const;

@@ -266,7 +266,7 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(a_tap_that_is_a_pointer_shows_what_came_later, T, 
     return result;
   });
   Shown before;
-  BOOST_TEST(model.agrees(graph, batch, before));  // the copies are right
+  BOOST_REQUIRE(model.agrees(graph, batch, before));  // the copies are right
   const Shown stale = on_host(pointers);
   std::size_t wrong = 0, tensors = 0;
   for (std::size_t i = 0; i < graph.taps().size(); ++i) {

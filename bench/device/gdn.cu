@@ -23,27 +23,21 @@ constexpr std::int64_t dk = 128, dv = 128, conv_dim = 2 * 16 * dk + 32 * dv;
 constexpr std::int64_t state_size = 32 * dk * dv;  // of a sequence
 constexpr int num_pools = 3;                       // in turn, so that none stays in the cache
 
+/// `count` values from element `begin` on.
 template <class V>
-struct OnGpu {
-  explicit OnGpu(const std::vector<V>& values) : OnGpu(values.size()) {
-    check(cudaMemcpy(data, values.data(), size * sizeof(V), cudaMemcpyHostToDevice), "cudaMemcpy");
-  }
-  explicit OnGpu(std::size_t count) : size(count) {
-    check(cudaMalloc(&data, size * sizeof(V)), "cudaMalloc");
-    check(cudaMemset(data, 0xff, size * sizeof(V)), "cudaMemset");  // not a number
-  }
-  ~OnGpu() { cudaFree(data); }
-  OnGpu(const OnGpu&) = delete;
-  OnGpu& operator=(const OnGpu&) = delete;
-  std::vector<V> host(std::size_t begin, std::size_t count) const {
-    std::vector<V> values(count);
-    check(cudaMemcpy(values.data(), data + begin, count * sizeof(V), cudaMemcpyDeviceToHost),
-          "cudaMemcpy");
-    return values;
-  }
-  V* data = nullptr;
-  std::size_t size;
-};
+std::vector<V> on_host(const V* data, std::int64_t begin, std::int64_t count) {
+  std::vector<V> values(static_cast<std::size_t>(count));
+  check(cudaMemcpy(values.data(), data + begin, values.size() * sizeof(V), cudaMemcpyDeviceToHost),
+        "copy from the GPU");
+  return values;
+}
+
+template <class V>
+std::shared_ptr<V> not_numbers(std::int64_t count) {
+  const auto data = bench::device_memory<V>(count);
+  check(cudaMemset(data.get(), 0xff, std::size_t(count) * sizeof(V)), "cudaMemset");
+  return data;
+}
 
 /// Relative error in the Frobenius norm. NaN where a value is none.
 struct Error {
@@ -115,47 +109,55 @@ struct Step {
 /// Inputs and outputs on the GPU.
 struct Operands {
   explicit Operands(const Step& step)
-      : qkv(step.qkv),
-        beta(step.beta),
-        g(step.g),
-        sequences(step.sequences),
-        out(std::size_t(step.tokens * 32 * dv)),
-        tokens(step.tokens) {}
-  kernels::Out<bf16> output() const { return {out.data, tokens, 32 * dv}; }
-  kernels::In<bf16> input() const { return {qkv.data, tokens, conv_dim}; }
-  kernels::In<float> of_heads(const OnGpu<float>& x) const { return {x.data, tokens, 32}; }
+      : tokens(step.tokens),
+        qkv(bench::to_device(step.qkv)),
+        beta(bench::to_device(step.beta)),
+        g(bench::to_device(step.g)),
+        sequences(bench::to_device(step.sequences)),
+        out(not_numbers<bf16>(step.tokens * 32 * dv)) {}
 
-  OnGpu<bf16> qkv;
-  OnGpu<float> beta, g;
-  OnGpu<kernels::Sequence> sequences;
-  OnGpu<bf16> out;
+  void recurrent(std::int64_t num_sequences, float* states, float* kept) const {
+    kernels::gated_delta_rule<bf16>({out.get(), tokens, 32 * dv}, {qkv.get(), tokens, conv_dim},
+                                    {beta.get(), tokens, 32}, {g.get(), tokens, 32}, shape, states,
+                                    kept, sequences.get(), num_sequences, nullptr);
+  }
+  void chunked(std::int64_t num_sequences, float* states, Rounding rounding) const {
+    kernels::chunked_delta_rule<bf16>({out.get(), tokens, 32 * dv}, {qkv.get(), tokens, conv_dim},
+                                      {beta.get(), tokens, 32}, {g.get(), tokens, 32}, shape,
+                                      states, sequences.get(), num_sequences, rounding, nullptr);
+  }
+
   std::int64_t tokens;
+  std::shared_ptr<bf16> qkv;
+  std::shared_ptr<float> beta, g;
+  std::shared_ptr<kernels::Sequence> sequences;
+  std::shared_ptr<bf16> out;
 };
 
 /// Compares reads, final states and, where there are some, kept states of sampled heads.
-bool agrees(const Step& step, const Operands& on_gpu, const OnGpu<float>& states,
-            const std::vector<float>& before, const OnGpu<float>* kept, double allowed_read,
+bool agrees(const Step& step, const Operands& on_gpu, const float* states,
+            const std::vector<float>& before, const float* kept, double allowed_read,
             double allowed_state) {
+  check(cudaDeviceSynchronize(), "the delta rule");
   Error reads, of_states;
   for (const std::int64_t sequence : {std::int64_t{0}, step.num_sequences - 1})
     for (const std::int64_t head : {0, 13, 31}) {
       const std::int64_t slot = step.sequences[std::size_t(sequence)].slot;
-      const auto size = std::size_t(dk * dv);
-      std::vector<double> state(size, 0);
+      std::vector<double> state(std::size_t(dk * dv), 0);
       if (!before.empty()) {
         const float* const from = before.data() + slot * state_size + head * dk * dv;
-        state.assign(from, from + size);
+        state.assign(from, from + dk * dv);
       }
-      const auto see_state = [&](const OnGpu<float>& pool, std::int64_t index) {
-        const auto found = pool.host(std::size_t(index * state_size + head * dk * dv), size);
-        for (std::size_t i = 0; i < size; ++i) of_states.see(found[i], state[i]);
+      const auto see_state = [&](const float* pool, std::int64_t index) {
+        const auto found = on_host(pool, index * state_size + head * dk * dv, dk * dv);
+        for (std::size_t i = 0; i < found.size(); ++i) of_states.see(double(found[i]), state[i]);
       };
       step.recur(sequence, head, state, [&](std::int64_t t, const std::vector<double>& expected) {
         const std::int64_t row = sequence * step.rows + t;
-        const auto found = on_gpu.out.host(std::size_t(row * 32 * dv + head * dv), std::size_t(dv));
+        const auto found = on_host(on_gpu.out.get(), (row * 32 + head) * dv, dv);
         for (std::size_t j = 0; j < found.size(); ++j)
           reads.see(double(float(found[j])), expected[j]);
-        if (kept != nullptr) see_state(*kept, row);
+        if (kept != nullptr) see_state(kept, row);
       });
       see_state(states, slot);
     }
@@ -168,91 +170,70 @@ bool agrees(const Step& step, const Operands& on_gpu, const OnGpu<float>& states
 
 constexpr double bf16_rounding = 0x1p-9;  // of a value, at most; reads are rounded once
 
-bool decode(std::int64_t rows, double bandwidth, cudaStream_t stream) {
+/// `bandwidth` in bytes a second.
+bool decode(std::int64_t rows, double bandwidth) {
   const Step step(64, rows, 100);
   const Operands on_gpu(step);
   std::mt19937 random(9);
   std::normal_distribution<float> normal;
   std::vector<float> before(std::size_t(64 * state_size));
   for (float& value : before) value = normal(random);
-  std::vector<std::unique_ptr<OnGpu<float>>> pools;
-  for (int i = 0; i < num_pools; ++i) pools.push_back(std::make_unique<OnGpu<float>>(before));
+  std::vector<std::shared_ptr<float>> pools;
+  for (int i = 0; i < num_pools; ++i) pools.push_back(bench::to_device(before));
   const bool keeps = rows > 1;
-  const OnGpu<float> kept(keeps ? std::size_t(step.tokens * state_size) : 1);
-  const auto run = [&](int i) {
-    kernels::gated_delta_rule<bf16>(on_gpu.output(), on_gpu.input(), on_gpu.of_heads(on_gpu.beta),
-                                    on_gpu.of_heads(on_gpu.g), shape, pools[i % num_pools]->data,
-                                    keeps ? kept.data : nullptr, on_gpu.sequences.data, 64, stream);
-  };
-  run(0);
-  check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+  const auto kept = keeps ? not_numbers<float>(step.tokens * state_size) : nullptr;
+
   std::printf("decode, 64 sequences of %d rows%s\n", int(rows), keeps ? ", states kept" : "");
-  const bool good =
-      agrees(step, on_gpu, *pools[0], before, keeps ? &kept : nullptr, bf16_rounding, 1e-6);
-  const double time = microseconds(stream, 20, run);
+  on_gpu.recurrent(64, pools[0].get(), kept.get());
+  const bool good = agrees(step, on_gpu, pools[0].get(), before, kept.get(), bf16_rounding, 1e-6);
+  int call = 0;
+  const double seconds = bench::median_seconds(
+      100, [&] { on_gpu.recurrent(64, pools[std::size_t(++call % num_pools)].get(), kept.get()); });
   const double bytes = 64.0 * double(state_size) * 4 * (2 + (keeps ? double(rows) : 0));
-  std::printf("  %.1f us, %.0f MB of states: %.2f TB/s, %.2f x the time of a copy\n", time,
-              bytes / 1e6, bytes / time / 1e6, time / (bytes / bandwidth));
+  std::printf("  %.1f us, %.0f MB of states: %.2f TB/s, %.2f x the time of a copy\n", seconds * 1e6,
+              bytes * 1e-6, bytes / seconds * 1e-12, seconds * bandwidth / bytes);
   return good;
 }
 
-bool prefill(std::int64_t num_sequences, std::int64_t rows, double bandwidth, cudaStream_t stream) {
+bool prefill(std::int64_t num_sequences, std::int64_t rows, double bandwidth) {
   const Step step(num_sequences, rows, 0);
   const Operands on_gpu(step);
-  const OnGpu<float> states(std::size_t(num_sequences * state_size));
-  const double bytes = 2.0 * double(on_gpu.qkv.size + on_gpu.out.size) +
-                       8.0 * double(on_gpu.g.size) + 4.0 * double(states.size);
+  const auto states = not_numbers<float>(num_sequences * state_size);
+  const double bytes = double(step.tokens) * (2 * conv_dim + 2 * 32 * dv + 8 * 32) +
+                       4.0 * double(num_sequences * state_size);
   bool good = true;
   const auto measure = [&](const char* name, double allowed_read, double allowed_state, auto run) {
-    check(cudaMemset(on_gpu.out.data, 0xff, on_gpu.out.size * sizeof(bf16)), "cudaMemset");
-    run(0);
-    check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
     std::printf("prefill, %d x %d rows, %s\n", int(num_sequences), int(rows), name);
-    good = agrees(step, on_gpu, states, {}, nullptr, allowed_read, allowed_state) && good;
-    const double time = microseconds(stream, 3, run);
-    std::printf("  %.0f us, %.2f us a row; a copy of its inputs and outputs takes %.1f us\n", time,
-                time / double(step.tokens), bytes / bandwidth);
-  };
-  const auto chunked = [&](Rounding rounding) {
-    return [&, rounding](int) {
-      kernels::chunked_delta_rule<bf16>(
-          on_gpu.output(), on_gpu.input(), on_gpu.of_heads(on_gpu.beta), on_gpu.of_heads(on_gpu.g),
-          shape, states.data, on_gpu.sequences.data, num_sequences, rounding, stream);
-    };
+    run();
+    good = agrees(step, on_gpu, states.get(), {}, nullptr, allowed_read, allowed_state) && good;
+    const double seconds = bench::median_seconds(10, run);
+    std::printf("  %.0f us, %.2f us a row; a copy of its inputs and outputs takes %.1f us\n",
+                seconds * 1e6, seconds * 1e6 / double(step.tokens), bytes / bandwidth * 1e6);
   };
   // model.md 8.1: bfloat16 operands give 0.36 - 0.43 % on reads, 0.27 - 0.35 % on states.
-  measure("chunks, bfloat16 operands", 1e-2, 1e-2, chunked(Rounding::vllm));
-  measure("chunks, float operands", bf16_rounding, 1e-5, chunked(Rounding::hf));
-  measure("row by row", bf16_rounding, 1e-5, [&](int) {
-    kernels::gated_delta_rule<bf16>(on_gpu.output(), on_gpu.input(), on_gpu.of_heads(on_gpu.beta),
-                                    on_gpu.of_heads(on_gpu.g), shape, states.data, nullptr,
-                                    on_gpu.sequences.data, num_sequences, stream);
-  });
+  measure("chunks, bfloat16 operands", 1e-2, 1e-2,
+          [&] { on_gpu.chunked(num_sequences, states.get(), Rounding::vllm); });
+  measure("chunks, float operands", bf16_rounding, 1e-5,
+          [&] { on_gpu.chunked(num_sequences, states.get(), Rounding::hf); });
+  measure("row by row", bf16_rounding, 1e-5,
+          [&] { on_gpu.recurrent(num_sequences, states.get(), nullptr); });
   return good;
 }
 
 int run() {
-  cudaDeviceProp properties{};
-  check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
-  cudaStream_t stream = nullptr;
-  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
-  const double bandwidth = copy_bandwidth(stream);
-  std::printf("%s, copy bandwidth %.2f TB/s\n", properties.name, bandwidth / 1e6);
+  const double bandwidth = bench::copy_bandwidth();
+  std::printf("copy %.2f TB/s\n", bandwidth * 1e-12);
   bool good = true;
-  for (const std::int64_t rows : {1, 2, 3, 4}) good = decode(rows, bandwidth, stream) && good;
-  good = prefill(1, 2048, bandwidth, stream) && good;
-  good = prefill(8, 300, bandwidth, stream) && good;  // a short last chunk
+  for (const std::int64_t rows : {1, 2, 3, 4}) good = decode(rows, bandwidth) && good;
+  good = prefill(1, 2048, bandwidth) && good;
+  good = prefill(8, 300, bandwidth) && good;  // a short last chunk
   return good ? 0 : 1;
 }
 
 }  // namespace
 }  // namespace tokenview
 
-int main() {
-  try {
-    return tokenview::run();
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "bench_device_gdn: %s\n", error.what());
-    return 4;
-  }
+int main() try { return tokenview::run(); } catch (const std::exception& error) {
+  std::fprintf(stderr, "bench_device_gdn: %s\n", error.what());
+  return 4;
 }
