@@ -8,6 +8,7 @@
 // w_down^T; and the k rows of a token are added in the order of the routing, so the result does not
 // depend on where the sort put them.
 // Sources: transformers integrations/moe.py, grouped_mm_experts_forward; vllm fused_moe.
+#include <cub/block/block_scan.cuh>
 #include <cub/device/device_radix_sort.cuh>
 
 #include "device/kernel_support.cuh"
@@ -60,23 +61,33 @@ __device__ std::int64_t lower_bound(const std::int32_t* sorted, std::int64_t n,
   return begin;
 }
 
-/// One block. offsets and tiles [count + 1].
-__global__ void find_experts_kernel(std::int32_t* offsets, std::int32_t* tiles,
-                                    const std::int32_t* keys, std::int64_t n, std::int64_t count) {
-  for (std::int64_t e = threadIdx.x; e <= count; e += blockDim.x)
-    offsets[e] = std::int32_t(lower_bound(keys, n, std::int32_t(e)));
-  __syncthreads();
-  if (threadIdx.x != 0) return;
-  tiles[0] = 0;
-  for (std::int64_t e = 0; e < count; ++e)
-    tiles[e + 1] = tiles[e] + (offsets[e + 1] - offsets[e] + tile - 1) / tile;
+/// offsets[e]: the first position whose key is not below e, or the number of pairs. A thread a
+/// position, and one past the last.
+__global__ void find_positions_kernel(std::int32_t* position_of, std::int32_t* offsets,
+                                      const std::int32_t* keys, ExpertOrder order) {
+  const std::int64_t i = thread_index();
+  if (i > order.num_pairs) return;
+  const auto count = std::int32_t(order.count), position = std::int32_t(i);
+  const std::int32_t key = i < order.num_pairs ? keys[i] : count;
+  for (std::int32_t e = i > 0 ? keys[i - 1] + 1 : 0; e <= key; ++e) offsets[e] = position;
+  if (i < order.num_pairs) position_of[order.pair_at[i]] = key < count ? position : -1;
 }
 
-__global__ void find_positions_kernel(std::int32_t* position_of, ExpertOrder order) {
-  const std::int64_t i = thread_index();
-  if (i < order.num_pairs)
-    position_of[order.pair_at[i]] =
-        i < order.offsets[order.count] ? std::int32_t(i) : std::int32_t(-1);
+/// One block.
+__global__ void number_tiles_kernel(std::int32_t* tiles, ExpertOrder order) {
+  using Scan = cub::BlockScan<std::int32_t, threads>;
+  __shared__ Scan::TempStorage scratch;
+  std::int32_t before = 0;
+  for (std::int64_t first = 0; first < order.count; first += threads) {
+    const std::int64_t e = first + threadIdx.x;
+    const std::int32_t rows = e < order.count ? order.offsets[e + 1] - order.offsets[e] : 0;
+    std::int32_t own, all;
+    Scan(scratch).ExclusiveSum((rows + tile - 1) / tile, own, all);
+    if (e < order.count) tiles[e] = before + own;
+    before += all;
+    __syncthreads();  // before the scratch memory is used again
+  }
+  if (threadIdx.x == 0) tiles[order.count] = before;
 }
 
 /// One block a tile of 32 positions and 32 outputs: a lane owns an output, a warp four positions.
@@ -169,13 +180,12 @@ void sort_by_expert(const ExpertOrder& order, const std::int64_t* ids, std::int6
                                         const_cast<std::int32_t*>(order.pair_at), int(n), 0,
                                         key_bits(order.count), stream),
         "cub::DeviceRadixSort");
-  find_experts_kernel<<<1, threads, 0, stream>>>(const_cast<std::int32_t*>(order.offsets),
-                                                 const_cast<std::int32_t*>(order.tiles),
-                                                 sorted_keys, n, order.count);
-  check(cudaGetLastError(), "find_experts");
-  find_positions_kernel<<<blocks_for(n), threads, 0, stream>>>(
-      const_cast<std::int32_t*>(order.position_of), order);
+  find_positions_kernel<<<blocks_for(n + 1), threads, 0, stream>>>(
+      const_cast<std::int32_t*>(order.position_of), const_cast<std::int32_t*>(order.offsets),
+      sorted_keys, order);
   check(cudaGetLastError(), "find_positions");
+  number_tiles_kernel<<<1, threads, 0, stream>>>(const_cast<std::int32_t*>(order.tiles), order);
+  check(cudaGetLastError(), "number_tiles");
 }
 
 void grouped_linear(Out out, In in, const float* w, const ExpertOrder& order, std::int64_t k,
