@@ -163,13 +163,11 @@ void sort_by_expert(const ExpertOrder& order, const std::int64_t* ids, std::int6
 std::int64_t max_expert_tiles(std::int64_t num_pairs, std::int64_t count);
 /// out[p] = w[expert of p] in[row of p] for the positions p of all experts; w [count, out.cols,
 /// in.cols]. The row of p is p itself, or with k > 0 the token pair_at[p] / k. With pair_weights
-/// [T * k] each product times its pair's weight; null: as it is.
-template <class T>
-void grouped_linear(Out<T> out, In<T> in, const T* w, const ExpertOrder& order, std::int64_t k,
-                    const float* pair_weights, Rounding rounding, cudaStream_t stream);
+/// [T * k] each product times its pair's weight; null: as it is. For bfloat16: grouped_gemm.hpp.
+void grouped_linear(Out<float> out, In<float> in, const float* w, const ExpertOrder& order,
+                    std::int64_t k, const float* pair_weights, cudaStream_t stream);
 /// inner [P, I] = silu(gate) * up of both [P, 2I], for positions that have an expert.
-template <class T>
-void silu_mul_halves(Out<T> inner, In<T> both, const ExpertOrder& order, Rounding rounding,
+void silu_mul_halves(Out<float> inner, In<float> both, const ExpertOrder& order,
                      cudaStream_t stream);
 /// out[t] = sum over j < k in order of rows[position of (t, j)].
 template <class T>
