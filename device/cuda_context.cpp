@@ -29,7 +29,9 @@ std::shared_ptr<CudaContext> CudaContext::create(int device) {
     if (!kernels::are_built_for_this_gpu())
       throw DeviceError(text("compute capability ", info.compute_major, ".", info.compute_minor,
                              " is not among those that this build has kernels for"));
-    check(cudaStreamCreateWithFlags(&context->stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+    for (cudaStream_t* stream : {&context->stream_, &context->side_stream_})
+      check(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking), "cudaStreamCreate");
+    context->staging_ = std::make_unique<StagingRing>();
     cudaMemPoolProps properties{};
     properties.allocType = cudaMemAllocationTypePinned;
     properties.location = {cudaMemLocationTypeDevice, device};
@@ -52,14 +54,21 @@ std::shared_ptr<CudaContext> CudaContext::create(int device) {
 CudaContext::~CudaContext() {
   if (blas_ != nullptr) Cublas::library().destroy(blas_);
   if (stream_ != nullptr) cudaStreamSynchronize(stream_);
+  staging_.reset();
+  for (const auto& [bytes, data] : constants_) cudaFreeAsync(data, stream_);
   if (pool_ != nullptr) cudaMemPoolDestroy(pool_);
-  if (stream_ != nullptr) cudaStreamDestroy(stream_);
+  for (const cudaStream_t stream : {stream_, side_stream_})
+    if (stream != nullptr) cudaStreamDestroy(stream);
 }
 
 std::shared_ptr<void> CudaContext::allocate_bytes(std::int64_t bytes) {
   if (bytes == 0) return nullptr;
+  return is_capturing() ? recording_->memory->piece(bytes) : allocate_on(stream_, bytes);
+}
+
+std::shared_ptr<void> CudaContext::allocate_on(cudaStream_t stream, std::int64_t bytes) {
   void* data = nullptr;
-  const cudaError_t status = cudaMallocFromPoolAsync(&data, std::size_t(bytes), pool_, stream_);
+  const cudaError_t status = cudaMallocFromPoolAsync(&data, std::size_t(bytes), pool_, stream);
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();  // not sticky
     std::size_t free = 0, total = 0;
@@ -68,9 +77,74 @@ std::shared_ptr<void> CudaContext::allocate_bytes(std::int64_t bytes) {
                            " bytes free of ", total));
   }
   check(status, "cudaMallocFromPoolAsync");
-  return {data, [context = shared_from_this()](void* memory) {
-            cudaFreeAsync(memory, context->stream_);  // fails only after a device-side assert
-          }};
+  return {data, [context = shared_from_this()](void* memory) { context->release(memory); }};
+}
+
+void CudaContext::release(void* memory) {
+  if (is_capturing())
+    released_.push_back(memory);  // freeing it is no part of the step
+  else
+    cudaFreeAsync(memory, stream_);  // fails only after a device-side assert
+}
+
+const void* CudaContext::constant_bytes(const std::string& bytes) {
+  void*& data = constants_[bytes];
+  if (data == nullptr && !bytes.empty()) {
+    check(cudaMallocFromPoolAsync(&data, bytes.size(), pool_, side_stream_),
+          "cudaMallocFromPoolAsync");
+    check(cudaMemcpyAsync(data, bytes.data(), bytes.size(), cudaMemcpyHostToDevice, side_stream_),
+          "copy to the GPU");
+    check(cudaStreamSynchronize(side_stream_), "cudaStreamSynchronize");
+  }
+  return data;
+}
+
+void CudaContext::require_no_capture(const char* what) const {
+  if (is_capturing())
+    throw DeviceError(text("a step that is captured as a CUDA graph needs ", what));
+}
+
+void CudaContext::require_fits(std::size_t bytes, std::size_t capacity) {
+  if (bytes > capacity)
+    throw DeviceError(
+        text("replay: an input of ", bytes, " bytes, but the step was captured with ", capacity));
+}
+
+std::unique_ptr<StepRecording> CudaContext::new_recording() {
+  return std::make_unique<StepRecording>(
+      std::make_shared<StepMemory>([context = shared_from_this()](std::int64_t bytes) {
+        auto data = context->allocate_on(context->side_stream_, bytes);
+        check(cudaStreamSynchronize(context->side_stream_), "cudaStreamSynchronize");
+        return data;
+      }));
+}
+
+/// Relaxed: the capture is of one stream, and what is allocated and copied meanwhile is on another.
+cudaGraph_t CudaContext::capture(StepRecording& recording, const Batch& batch,
+                                 const std::function<void()>& body) {
+  require_no_capture("another capture");
+  check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
+  recording_ = &recording;
+  recording.batch = &batch;
+  cudaGraph_t graph = nullptr;
+  const auto end = [&] {
+    recording_ = nullptr;
+    recording.batch = nullptr;
+    const cudaError_t status = cudaStreamEndCapture(stream_, &graph);
+    for (void* memory : released_) release(memory);
+    released_.clear();
+    return status;
+  };
+  try {
+    body();
+  } catch (...) {
+    end();
+    if (graph != nullptr) cudaGraphDestroy(graph);
+    cudaGetLastError();  // of a capture that was cut short
+    throw;
+  }
+  check(end(), "cudaStreamEndCapture");
+  return graph;
 }
 
 /// cuBLAS is column-major: it sees w as [in, out], x as [in, rows], y as [out, rows].

@@ -3,6 +3,9 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <cstring>
+#include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -11,12 +14,15 @@
 #include "device/check.hpp"
 #include "device/cublas.hpp"
 #include "device/device_matrix.hpp"
+#include "device/staging_ring.hpp"
+#include "device/step_recording.hpp"
 
 namespace tokenview {
 
 /// One GPU with what the operations share: a stream on which all work is queued in order, a pool
 /// that memory is taken from and returned to in that order, and cuBLAS. Memory keeps its context.
-/// Not for several threads at once.
+/// Host values go to the GPU on the same stream, through pinned memory whose reuse waits for an
+/// event, so that the host waits for results only. Not for several threads at once.
 class CudaContext : public std::enable_shared_from_this<CudaContext> {
  public:
   /// Throws DeviceError where there is no such GPU, or it is too old for the kernels of this build.
@@ -47,14 +53,13 @@ class CudaContext : public std::enable_shared_from_this<CudaContext> {
     return out;
   }
 
-  /// A copy of host values. They may be freed at once.
+  /// A copy of host values. They may be freed at once. Throws DeviceError while a step is captured,
+  /// which would keep the values of one batch: there, step_input() and constant().
   template <class T>
   std::shared_ptr<T> upload(std::span<const T> values) {
+    require_no_capture("host values that are no function of the batch");
     auto data = allocate<T>(std::int64_t(values.size()));
-    if (!values.empty())
-      check(cudaMemcpyAsync(data.get(), values.data(), values.size_bytes(), cudaMemcpyHostToDevice,
-                            stream_),
-            "copy to the GPU");
+    staging_->copy(data.get(), values.data(), std::int64_t(values.size_bytes()), stream_);
     return data;
   }
   template <class T>
@@ -62,9 +67,47 @@ class CudaContext : public std::enable_shared_from_this<CudaContext> {
     return upload(std::span<const T>(values));
   }
 
-  /// Waits for all work before it: errors of kernels show here.
+  /// f(batch), a vector, on the GPU: what a step has from its batch. While a step is captured, `f`
+  /// is kept and evaluated again for the batch of each replay. It may then give fewer values (the
+  /// others are zero), or more, up to `capacity`. What it notes elsewhere, it may note twice.
+  template <class F>
+  auto step_input(const Batch& batch, F f, std::int64_t capacity = 0) {
+    const auto values = f(batch);
+    using V = typename std::remove_const_t<decltype(values)>::value_type;
+    if (recording_ == nullptr) return upload(values);
+    const auto size = std::max(std::int64_t(values.size()), capacity) * std::int64_t(sizeof(V));
+    return std::static_pointer_cast<V>(recording_->inputs.add(
+        [f](const Batch& step, std::span<std::byte> to) {
+          const std::vector<V> of_step = f(step);
+          require_fits(of_step.size() * sizeof(V), to.size());
+          std::memcpy(to.data(), of_step.data(), of_step.size() * sizeof(V));
+        },
+        size, *recording_->memory));
+  }
+  /// The same for operations that are given the values `found` and no batch: while a step is
+  /// captured they must be f(the batch that is captured); DeviceError names `what` they are.
+  template <class V, class F>
+  std::shared_ptr<V> step_input(const std::vector<V>& found, F f, const char* what) {
+    if (recording_ == nullptr) return upload(found);
+    if (found != f(*recording_->batch))
+      throw DeviceError(text(what,
+                             " are not those of the batch, so that no replay could tell "
+                             "what they become"));
+    return step_input(*recording_->batch, f);
+  }
+
+  /// A copy of host values that is made once and lives as long as the context.
+  template <class T>
+  const T* constant(const std::vector<T>& values) {
+    return static_cast<const T*>(
+        constant_bytes({reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)}));
+  }
+
+  /// Waits for all work before it: errors of kernels show here. Throws DeviceError while a step is
+  /// captured, which computes nothing.
   template <class T>
   std::vector<T> download(const T* data, std::int64_t count) const {
+    require_no_capture("results on the host");
     std::vector<T> values(static_cast<std::size_t>(count));
     if (count > 0)
       check(cudaMemcpyAsync(values.data(), data, values.size() * sizeof(T), cudaMemcpyDeviceToHost,
@@ -89,13 +132,31 @@ class CudaContext : public std::enable_shared_from_this<CudaContext> {
   void gemm(T* y, const T* x, const T* w, std::int64_t rows, std::int64_t out,
             std::int64_t in) const;
 
+  // Capture of a step, for StepGraph.
+  bool is_capturing() const { return recording_ != nullptr; }
+  std::unique_ptr<StepRecording> new_recording();
+  /// The graph of what `body` queues for `batch`, which is not run. Memory that it asks for is the
+  /// recording's; memory from before that it lets go is freed afterwards.
+  cudaGraph_t capture(StepRecording& recording, const Batch& batch,
+                      const std::function<void()>& body);
+
  private:
   CudaContext() = default;
   std::shared_ptr<void> allocate_bytes(std::int64_t bytes);
+  std::shared_ptr<void> allocate_on(cudaStream_t stream, std::int64_t bytes);
+  void release(void* memory);
+  const void* constant_bytes(const std::string& bytes);
+  void require_no_capture(const char* what) const;
+  static void require_fits(std::size_t bytes, std::size_t capacity);
 
   std::string name_;  // "GPU 0 (NVIDIA H200)"
   cudaStream_t stream_ = nullptr;
+  cudaStream_t side_stream_ = nullptr;  // what must not be captured
   cudaMemPool_t pool_ = nullptr;
+  std::unique_ptr<StagingRing> staging_;
+  std::map<std::string, void*> constants_;  // by their bytes
+  StepRecording* recording_ = nullptr;      // the step that is captured
+  std::vector<void*> released_;             // meanwhile
   cublasHandle_t blas_ = nullptr;
 };
 

@@ -3,6 +3,7 @@
 
 #include "device/cuda_context.hpp"
 #include "device/cuda_ops.hpp"
+#include "device/grouped_gemm.hpp"
 #include "device/kernels.hpp"
 #include "reference/program/require_shape.hpp"
 
@@ -49,13 +50,19 @@ DeviceMatrix<T> CudaOps<T>::experts(const Tensor& x, const Routing& routing, con
   kernels::sort_by_expert(order, routing.ids.data(), first_expert, scratch.get(), bytes,
                           gpu_->stream());
 
-  const Tensor both = matrix(pairs, 2 * width), inner = matrix(pairs, width);
-  const Tensor rows = matrix(pairs, hidden), out = matrix(x.rows(), hidden);
-  kernels::grouped_linear<T>(both, x, gate_up.values.data(), order, k, nullptr, rounding_,
-                             gpu_->stream());
-  kernels::silu_mul_halves<T>(inner, both, order, rounding_, gpu_->stream());
-  kernels::grouped_linear<T>(rows, inner, down.values.data(), order, 0, routing.weights.data(),
-                             rounding_, gpu_->stream());
+  const Tensor inner = matrix(pairs, width), rows = matrix(pairs, hidden);
+  const Tensor out = matrix(x.rows(), hidden);
+  const T *const w1 = gate_up.values.data(), *const w2 = down.values.data();
+  const float* const pair_weights = routing.weights.data();
+  if constexpr (std::is_same_v<T, float>) {
+    const Tensor both = matrix(pairs, 2 * width);
+    kernels::grouped_linear(both, x, w1, order, k, nullptr, gpu_->stream());
+    kernels::silu_mul_halves(inner, both, order, gpu_->stream());
+    kernels::grouped_linear(rows, inner, w2, order, 0, pair_weights, gpu_->stream());
+  } else {
+    kernels::grouped_gemm_silu_mul(inner, x, w1, order, k, rounding_, gpu_->stream());
+    kernels::grouped_gemm_weighted(rows, inner, w2, pair_weights, order, rounding_, gpu_->stream());
+  }
   kernels::combine<T>(out, rows, k, order, gpu_->stream());
   return out;
 }

@@ -14,8 +14,8 @@ static_assert(ModelOps<CudaOps<float>> && FusesAddAndNorm<CudaOps<float>>);
 static_assert(ModelOps<CudaOps<__nv_bfloat16>> && FusesAddAndNorm<CudaOps<__nv_bfloat16>>);
 
 template <class T>
-CudaOps<T>::CudaOps(int device, Rounding rounding)
-    : gpu_(CudaContext::create(device)), rounding_(rounding) {
+CudaOps<T>::CudaOps(int device, Rounding rounding, GdnForm gdn_form)
+    : gpu_(CudaContext::create(device)), rounding_(rounding), gdn_form_(gdn_form) {
   if (std::is_same_v<T, float> != (rounding == Rounding::none))
     throw ConfigError(std::is_same_v<T, float>
                           ? "float values on the GPU are rounded nowhere: expected no rounding"
@@ -73,13 +73,21 @@ template <class T>
 DeviceMatrix<T> CudaOps<T>::embed(const Ids& ids, const Weight& table,
                                   std::int64_t first_row) const {
   const std::int64_t first = first_row == unmasked_vocabulary ? 0 : first_row;
-  if (first_row == unmasked_vocabulary)
-    for (const std::int64_t id : ids)
-      if (id >= table.values.rows())
-        throw ShapeError(
-            text("embed: id ", id, " is out of range for ", table.values.rows(), " rows"));
+  const auto require_rows = [rows = table.values.rows(), first_row](const Ids& looked_up) {
+    if (first_row != unmasked_vocabulary) return;
+    for (const std::int64_t id : looked_up)
+      if (id >= rows)
+        throw ShapeError(text("embed: id ", id, " is out of range for ", rows, " rows"));
+  };
+  require_rows(ids);
   const Tensor out = matrix(std::int64_t(ids.size()), table.in());
-  const auto device_ids = gpu_->upload(ids);
+  const auto device_ids = gpu_->step_input(
+      ids,
+      [require_rows](const Batch& step) {
+        require_rows(step.input_ids);
+        return step.input_ids;
+      },
+      "embed: the ids");
   kernels::embedding<T>(out, device_ids.get(), table.values, first, gpu_->stream());
   return out;
 }
@@ -240,12 +248,12 @@ DeviceMatrix<T> CudaOps<T>::rope(const Tensor& x, const Batch& batch,
     frequencies.push_back(rounding_ == Rounding::hf ? round_to_bf16(frequency) : frequency);
     axis.push_back(is_plain ? 0 : shape.axis[std::size_t(j)]);
   }
-  const auto positions = gpu_->upload(is_plain ? batch.positions : batch.mrope_positions);
-  const auto device_axis = gpu_->upload(axis);
-  const auto device_frequencies = gpu_->upload(frequencies);
+  const auto positions = gpu_->step_input(batch, [is_plain](const Batch& step) {
+    return is_plain ? step.positions : step.mrope_positions;
+  });
   const Tensor out = matrix(x.rows(), x.cols());
-  kernels::rope<T>(out, x, shape.head_dim, half, positions.get(), device_axis.get(),
-                   device_frequencies.get(), rounding_, gpu_->stream());
+  kernels::rope<T>(out, x, shape.head_dim, half, positions.get(), gpu_->constant(axis),
+                   gpu_->constant(frequencies), rounding_, gpu_->stream());
   return out;
 }
 

@@ -46,21 +46,26 @@ class CudaOps : public HostRows {
     DeviceMatrix<std::int64_t> ids;  // [T, k]
   };
 
-  /// Rotated keys and values of each slot, one row a position. Written in place: not copied.
+  /// Rotated keys and values in a pool of blocks of 16 positions. Position j of a slot is row j %
+  /// 16 of its block j / 16. A slot keeps its blocks; a pool that is full doubles. Written in
+  /// place: not copied. Source: vllm's block tables and slot mapping.
   struct KvCache {
     explicit KvCache(std::int64_t features) : width(features) {}
     KvCache(KvCache&&) = default;
     KvCache& operator=(KvCache&&) = default;
 
-    std::int64_t width;  // kv_heads * head_dim
+    std::int64_t width;            // kv_heads * head_dim
+    Tensor keys, values;           // [blocks * 16, width]
+    std::int64_t used_blocks = 0;  // the first ones of the pool
     struct Slot {
-      Tensor keys, values;      // [capacity, width]
+      std::vector<std::int32_t> blocks;
       std::int64_t length = 0;  // positions written
     };
     std::vector<Slot> slots;
   };
 
-  /// Convolution rows and recurrent state of each slot. Written in place: not copied.
+  /// Convolution rows and recurrent state, each in a pool with a row a slot; a pool that is full
+  /// doubles. Written in place: not copied.
   struct GdnState {
     GdnState(const GdnShape& heads, std::int64_t conv_kernel) : shape(heads), kernel(conv_kernel) {}
     GdnState(GdnState&&) = default;
@@ -68,22 +73,27 @@ class CudaOps : public HostRows {
 
     GdnShape shape;
     std::int64_t kernel;
+    std::int64_t conv_size() const { return (kernel - 1) * shape.conv_dim(); }
+    std::int64_t recurrent_size() const { return shape.value_dim() * shape.key_head_dim; }
+    Tensor conv;                    // [slots, conv_size] the last inputs, oldest first
+    DeviceMatrix<float> recurrent;  // [slots, recurrent_size] [value_heads, key, value_head_dim]
     struct Slot {
-      Tensor conv;                    // [kernel - 1, conv_dim] the last inputs, oldest first
-      DeviceMatrix<float> recurrent;  // [value_heads * key_head_dim, value_head_dim]
-      // After each row of the last pass, where the batch asked to keep them: [rows, state].
+      bool has_conv = false, has_recurrent = false;  // written
+      // After each row of the last pass, where the batch asked to keep them: [rows, size].
       Tensor conv_after_row;
       DeviceMatrix<float> recurrent_after_row;
     };
     std::vector<Slot> slots;
   };
 
-  /// On GPU `device` of this machine. `rounding` is none for float, hf or vllm for bfloat16.
+  /// On GPU `device` of this machine. `rounding` is none for float, hf or vllm for bfloat16;
+  /// vllm's prefill is chunked whatever `gdn_form` says.
   explicit CudaOps(int device = 0,
-                   Rounding rounding = std::is_same_v<T, float> ? Rounding::none : Rounding::hf);
+                   Rounding rounding = std::is_same_v<T, float> ? Rounding::none : Rounding::hf,
+                   GdnForm gdn_form = GdnForm::recurrent);
 
   Rounding rounding() const { return rounding_; }
-  /// Its GPU, stream and pool: for a communicator.
+  /// Its GPU, stream and pool.
   CudaContext& context() const { return *gpu_; }
 
   // To the GPU, rounded to T, and back, which waits for it.
@@ -98,6 +108,9 @@ class CudaOps : public HostRows {
   Weight load(const WeightSource& source, const WeightBlock& block) const;
   KvCache kv_cache(const AttentionShape& heads) const;
   GdnState gdn_state(const GdnShape& shape, std::int64_t kernel) const;
+  /// Makes room for `blocks` blocks, or slots, so that pools do not grow during captured steps.
+  void reserve(KvCache& cache, std::int64_t blocks) const;
+  void reserve(GdnState& state, std::int64_t slots) const;
   /// After a pass with keep_states: makes the state after the first `rows` rows the slot's state.
   void commit_accepted(GdnState& state, std::int32_t slot, std::int64_t rows) const;
 
@@ -204,6 +217,7 @@ class CudaOps : public HostRows {
 
   std::shared_ptr<CudaContext> gpu_;
   Rounding rounding_;
+  GdnForm gdn_form_;
 };
 
 extern template class CudaOps<float>;

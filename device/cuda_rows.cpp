@@ -73,7 +73,8 @@ template <class T>
 typename CudaOps<T>::Routing CudaOps<T>::skip_pads(const Routing& routing, const Mask& mask,
                                                    bool) const {
   const Routing out{copied(*gpu_, routing.weights), copied(*gpu_, routing.ids)};
-  const auto device_mask = gpu_->upload(mask);
+  const auto device_mask = gpu_->step_input(
+      mask, [](const Batch& step) { return HostRows().pad_mask(step); }, "skip_pads: the pads");
   kernels::skip_pads(out.weights, out.ids.data(), device_mask.get(),
                      std::min(out.ids.rows(), std::int64_t(mask.size())), gpu_->stream());
   return out;

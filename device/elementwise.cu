@@ -10,11 +10,12 @@ template <int size, class T, class F>
 __global__ void elementwise_kernel(T* out, const T* x, const T* y, std::int64_t n, F f) {
   const std::int64_t i = thread_index() * size;
   if (i >= n) return;
-  const auto a = load<size>(x + i), b = load<size>(y + i);
-  Vec<T, size> c;
+  const auto packed_a = load<size>(x + i), packed_b = load<size>(y + i);
+  Vec<float, size> a = floats(packed_a);
+  const Vec<float, size> b = floats(packed_b);
 #pragma unroll
-  for (int e = 0; e < size; ++e) c.values[e] = stored<T>(f(float(a.values[e]), float(b.values[e])));
-  store(out + i, c);
+  for (int e = 0; e < size; ++e) a.values[e] = f(a.values[e], b.values[e]);
+  store(out + i, packed<T>(a));
 }
 
 template <class T, class F>
@@ -34,11 +35,10 @@ __global__ void sigmoid_scale_kernel(MatrixRef<T> out, const T* x, const T* gate
   const std::int64_t i = thread_index() * size;
   if (i >= out.rows * out.cols) return;
   const float factor = round(sigmoid(float(gate[i / out.cols])));
-  const auto a = load<size>(x + i);
-  Vec<T, size> b;
+  Vec<float, size> a = floats(load<size>(x + i));
 #pragma unroll
-  for (int e = 0; e < size; ++e) b.values[e] = stored<T>(float(a.values[e]) * factor);
-  store(out.data + i, b);
+  for (float& value : a.values) value *= factor;
+  store(out.data + i, packed<T>(a));
 }
 
 }  // namespace

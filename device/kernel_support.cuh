@@ -47,13 +47,62 @@ struct alignas(count * sizeof(T)) Vec {
   T values[count];
 };
 
+/// In words: the compiler would take values of two bytes apart, and so wait for them, where they
+/// are loaded.
+template <int count>
+struct alignas(count * 2) Vec<__nv_bfloat16, count> {
+  static constexpr int size = count;
+  using Word = std::conditional_t<count == 1, std::uint16_t, std::uint32_t>;
+  Word words[(count + 1) / 2];
+};
+
 template <int size, class T>
 __device__ Vec<T, size> load(const T* from) {
   return *reinterpret_cast<const Vec<T, size>*>(from);
 }
 template <class T, int size>
 __device__ void store(T* to, const Vec<T, size>& values) {
-  *reinterpret_cast<Vec<T, size>*>(to) = values;
+  if constexpr (sizeof(values) == 16) {  // said so: the compiler may store member by member
+    std::uint32_t words[4];
+    memcpy(words, &values, sizeof(words));
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)),
+                 "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+                 : "memory");
+  } else {
+    *reinterpret_cast<Vec<T, size>*>(to) = values;
+  }
+}
+
+template <int size>
+__device__ Vec<float, size> floats(const Vec<float, size>& x) {
+  return x;
+}
+template <int size>
+__device__ Vec<float, size> floats(const Vec<__nv_bfloat16, size>& x) {  // upper halves of floats
+  Vec<float, size> out;
+#pragma unroll
+  for (int i = 0; i < size; ++i)
+    out.values[i] = __uint_as_float(i % 2 == 0 ? std::uint32_t(x.words[i / 2]) << 16
+                                               : x.words[i / 2] & 0xffff0000u);
+  return out;
+}
+
+/// stored<T>() of each.
+template <class T, int size>
+__device__ Vec<T, size> packed(const Vec<float, size>& x) {
+  if constexpr (std::is_same_v<T, float>) {
+    return x;
+  } else if constexpr (size == 1) {
+    return {{__bfloat16_as_ushort(stored<T>(x.values[0]))}};
+  } else {
+    Vec<T, size> out;
+#pragma unroll
+    for (int i = 0; i < size; i += 2)  // the two of a word in one instruction
+      asm("cvt.rn.bf16x2.f32 %0, %1, %2;"
+          : "=r"(out.words[i / 2])
+          : "f"(x.values[i + 1]), "f"(x.values[i]));
+    return out;
+  }
 }
 
 /// Calls f with the number of values that a thread may take at once, as a constant: sixteen bytes
@@ -68,38 +117,38 @@ void with_vector_size(std::int64_t cols, std::initializer_list<const T*> pointer
     f(std::integral_constant<int, 1>());
 }
 
-/// A row shared by threads x of a block: each takes every blockDim.x-th vector, of which it may
-/// keep this many in registers, so that they are all in flight at once.
-constexpr int held = 4;
+/// A row shared by the threads x of a block: each takes every blockDim.x-th vector and holds this
+/// many of them in registers, so that they are all in flight at once.
+constexpr int held = 8;
+constexpr int row_threads = 512;  // at most: the registers of more would not fit
+constexpr std::int64_t max_held_row = row_threads * held;  // vectors that a block can hold
 
-/// Threads for a row of `vectors`: whole warps, which hold it in registers up to 4096 vectors.
+/// Threads for a row of `vectors`, in whole warps.
 inline unsigned threads_of_row(std::int64_t vectors) {
   constexpr std::int64_t of_warp = held * lanes;
-  return unsigned(lanes * std::clamp<std::int64_t>((vectors + of_warp - 1) / of_warp, 1, 32));
+  const std::int64_t warps = (vectors + of_warp - 1) / of_warp;
+  return unsigned(lanes * std::clamp<std::int64_t>(warps, 1, row_threads / lanes));
 }
 
-/// Calls f(v, i) for this thread's vectors of a row, which begin at element i. v is below `held`
-/// and known to the compiler for those that may be kept in registers, then `held`.
+/// Calls f(v, i) for the `held` vectors of this thread from `first` on that are inside the row;
+/// vector v, which the compiler knows, begins at element i.
 template <int size, class F>
-__device__ void each_vector(std::int64_t width, F f) {
-  const std::int64_t stride = std::int64_t(blockDim.x) * size;
-  std::int64_t i = std::int64_t(threadIdx.x) * size;
+__device__ void each_held(std::int64_t first, std::int64_t width, F f) {
+  std::int64_t i = first + std::int64_t(threadIdx.x) * size;
 #pragma unroll
-  for (int v = 0; v < held; ++v, i += stride)
+  for (int v = 0; v < held; ++v, i += std::int64_t(blockDim.x) * size)
     if (i < width) f(v, i);
-  for (; i < width; i += stride) f(held, i);
 }
 
-/// to = from, rows of `width`.
+/// to = from, rows of `width`; without `from`: zeros.
 template <int size, class T>
 __device__ void copy_row(T* to, const T* from, std::int64_t width) {
-  Vec<T, size> mine[held];
-  each_vector<size>(width, [&](int v, std::int64_t i) {
-    if (v < held) mine[v] = load<size>(from + i);
-  });
-  each_vector<size>(width, [&](int v, std::int64_t i) {
-    store(to + i, v < held ? mine[v] : load<size>(from + i));
-  });
+  for (std::int64_t first = 0; first < width; first += std::int64_t(blockDim.x) * size * held) {
+    Vec<T, size> mine[held]{};
+    if (from != nullptr)
+      each_held<size>(first, width, [&](int v, std::int64_t i) { mine[v] = load<size>(from + i); });
+    each_held<size>(first, width, [&](int v, std::int64_t i) { store(to + i, mine[v]); });
+  }
 }
 
 __device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }

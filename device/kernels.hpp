@@ -73,42 +73,41 @@ void rope(Out<T> out, In<T> x, std::int64_t head_dim, std::int64_t half,
           const std::int64_t* positions, const std::int64_t* axis, const float* frequencies,
           Rounding rounding, cudaStream_t stream);
 
-// attention.cu
-/// The rows of one sequence and its cache.
-template <class T>
-struct AttentionSequence {
-  T *keys, *values;          // [computed + rows, width] or more
-  std::int64_t first, rows;  // of the batch
-  std::int64_t computed;     // rows of the cache before them
+/// The rows of one sequence in a batch, and where its past is.
+struct Sequence {
+  std::int64_t first, rows;  // of the batch; no rows: nothing is read or written
+  std::int64_t computed;     // rows of its past; 0: states start from zero
+  std::int64_t slot;         // of the pools of states
+  std::int64_t first_block;  // attention: its block table begins here
 };
+
+// attention.cu
 constexpr std::int64_t max_head_dim = 512;
-/// k, v [T, width]: writes each row behind its sequence's computed ones. `sequence_of_row` [T]; -1:
-/// a pad, which is not written.
+constexpr std::int64_t cache_block = 16;  // positions of a block
+/// k, v [T, width] into the pools [blocks * cache_block, width]: row t becomes row cache_row[t];
+/// -1: a pad, which is not written.
 template <class T>
-void append_to_cache(In<T> k, In<T> v, const AttentionSequence<T>* sequences,
-                     const std::int32_t* sequence_of_row, cudaStream_t stream);
-/// out, q [T, num_heads * head_dim]; num_heads / num_kv_heads query heads read one of the cache.
+void append_to_cache(T* keys, T* values, In<T> k, In<T> v, const std::int64_t* cache_row,
+                     cudaStream_t stream);
+/// out, q [T, num_heads * head_dim]; num_heads / num_kv_heads query heads read one of the pools.
+/// `sequence_of_row` [T]; -1: a pad.
 template <class T>
 void attention(Out<T> out, In<T> q, std::int64_t num_heads, std::int64_t num_kv_heads,
-               const AttentionSequence<T>* sequences, const std::int32_t* sequence_of_row,
-               Rounding rounding, cudaStream_t stream);
+               const T* keys, const T* values, const std::int32_t* block_tables,
+               const Sequence* sequences, const std::int32_t* sequence_of_row, Rounding rounding,
+               cudaStream_t stream);
 
 // causal_conv.cu
-/// The rows of one sequence and its convolution rows.
+/// out, x [T, channels], w [channels, kernel], states [slots, kernel - 1, channels], the last
+/// inputs, oldest first. The states are read.
 template <class T>
-struct ConvSequence {
-  T* state;                  // [kernel - 1, channels], the last inputs, oldest first
-  T* kept;                   // [rows, kernel - 1, channels], the state after each row; null: none
-  std::int64_t first, rows;  // of the batch
-};
-/// out, x [T, channels], w [channels, kernel]. The states are read.
+void causal_conv(Out<T> out, In<T> x, const T* w, std::int64_t kernel, const T* states,
+                 const Sequence* sequences, const std::int32_t* sequence_of_row, Rounding rounding,
+                 cudaStream_t stream);
+/// Moves every state on to the end of its sequence's rows. kept [T, kernel - 1, channels] gets the
+/// state after each row; null: none.
 template <class T>
-void causal_conv(Out<T> out, In<T> x, const T* w, std::int64_t kernel,
-                 const ConvSequence<T>* sequences, const std::int32_t* sequence_of_row,
-                 Rounding rounding, cudaStream_t stream);
-/// Moves every state on to the end of its sequence's rows.
-template <class T>
-void advance_conv_state(In<T> x, std::int64_t kernel, const ConvSequence<T>* sequences,
+void advance_conv_state(T* states, T* kept, In<T> x, std::int64_t kernel, const Sequence* sequences,
                         std::int64_t num_sequences, cudaStream_t stream);
 
 // gated_delta_rule.cu
@@ -119,22 +118,22 @@ void delta_gates(Out<float> beta, Out<float> g, In<T> b, In<T> a, const T* A_log
 struct DeltaShape {
   std::int64_t num_key_heads, num_value_heads, key_dim, value_dim;  // dims of one head
 };
-/// The queries and keys of qkv, each head to unit length, queries times 1 / sqrt(key_dim):
-/// qkv [T, conv_dim] -> qk [T, 2 * num_key_heads * key_dim].
-template <class T>
-void normalise_query_key(Out<float> qk, In<T> qkv, const DeltaShape& shape, cudaStream_t stream);
-/// The rows of one sequence and its recurrent state.
-struct DeltaSequence {
-  float* state;              // [num_value_heads, key_dim, value_dim], updated
-  float* kept;               // [rows, ...], the state after each row; null: none
-  std::int64_t first, rows;  // of the batch
-};
 constexpr std::int64_t max_key_dim = 256;
-/// out [T, num_value_heads * value_dim]; rows of no sequence are not written.
+/// qkv [T, conv_dim], states [slots, num_value_heads, key_dim, value_dim] -> out [T,
+/// num_value_heads * value_dim]; rows of no sequence are not written. kept [T, state] gets the
+/// state after each row; null: none.
 template <class T>
-void gated_delta_rule(Out<T> out, In<float> qk, In<T> qkv, In<float> beta, In<float> g,
-                      const DeltaShape& shape, const DeltaSequence* sequences,
+void gated_delta_rule(Out<T> out, In<T> qkv, In<float> beta, In<float> g, const DeltaShape& shape,
+                      float* states, float* kept, const Sequence* sequences,
                       std::int64_t num_sequences, cudaStream_t stream);
+
+// chunked_delta_rule.cu
+/// The same function in chunks of 64 rows; vllm: with the roundings of its kernels. Throws
+/// ShapeError for key heads that need more shared memory than a block may have.
+template <class T>
+void chunked_delta_rule(Out<T> out, In<T> qkv, In<float> beta, In<float> g, const DeltaShape& shape,
+                        float* states, const Sequence* sequences, std::int64_t num_sequences,
+                        Rounding rounding, cudaStream_t stream);
 
 // router.cu
 constexpr std::int64_t max_experts = 8192;
@@ -164,13 +163,11 @@ void sort_by_expert(const ExpertOrder& order, const std::int64_t* ids, std::int6
 std::int64_t max_expert_tiles(std::int64_t num_pairs, std::int64_t count);
 /// out[p] = w[expert of p] in[row of p] for the positions p of all experts; w [count, out.cols,
 /// in.cols]. The row of p is p itself, or with k > 0 the token pair_at[p] / k. With pair_weights
-/// [T * k] each product times its pair's weight; null: as it is.
-template <class T>
-void grouped_linear(Out<T> out, In<T> in, const T* w, const ExpertOrder& order, std::int64_t k,
-                    const float* pair_weights, Rounding rounding, cudaStream_t stream);
+/// [T * k] each product times its pair's weight; null: as it is. For bfloat16: grouped_gemm.hpp.
+void grouped_linear(Out<float> out, In<float> in, const float* w, const ExpertOrder& order,
+                    std::int64_t k, const float* pair_weights, cudaStream_t stream);
 /// inner [P, I] = silu(gate) * up of both [P, 2I], for positions that have an expert.
-template <class T>
-void silu_mul_halves(Out<T> inner, In<T> both, const ExpertOrder& order, Rounding rounding,
+void silu_mul_halves(Out<float> inner, In<float> both, const ExpertOrder& order,
                      cudaStream_t stream);
 /// out[t] = sum over j < k in order of rows[position of (t, j)].
 template <class T>

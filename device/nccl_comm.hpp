@@ -6,7 +6,7 @@
 #include "device/cuda_ops.hpp"
 #include "device/nccl_connection.hpp"
 #include "device/nccl_world.hpp"
-#include "transport/distributed_comm.hpp"
+#include "comm_sim/transport/distributed_comm.hpp"
 
 namespace tokenview {
 

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "transport/transport.hpp"
+#include "comm_sim/transport/transport.hpp"
 
 namespace tokenview {
 

@@ -10,7 +10,7 @@
 #include "device/check.hpp"
 #include "device/device_info.hpp"
 #include "device/nccl_comm.hpp"
-#include "transport/thread_transport.hpp"
+#include "comm_sim/transport/thread_transport.hpp"
 
 namespace tokenview {
 namespace {

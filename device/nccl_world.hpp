@@ -9,8 +9,8 @@
 
 #include "device/cuda_ops.hpp"
 #include "reference/program/comms.hpp"
-#include "transport/distributed_comm.hpp"
-#include "transport/rank_groups.hpp"
+#include "comm_sim/transport/distributed_comm.hpp"
+#include "comm_sim/transport/rank_groups.hpp"
 
 namespace tokenview {
 

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // RMS norms of heads of `width` columns (the whole row is one head): x [T, heads * width], w
-// [width]. A warp takes a head of up to 128 vectors of sixteen bytes, a block of its own a larger
-// one; x is read once and kept in registers (of heads over 4096 vectors the rest is read again).
-// The sum of squares is in fp32, in an order that width and T alone decide: vectors of a thread,
-// lanes, warps. Limit: 2^31 heads.
+// [width]. A warp takes a head of up to 256 vectors of sixteen bytes, a block of its own a larger
+// one; x is read once and held in registers. The sum of squares is in fp32, in an order that width
+// and T alone decide: vectors of a thread, lanes, warps. Limits: 4096 vectors a head, 2^31 heads.
 // Sources: vllm layernorm.py, GemmaRMSNorm, fused_add_rms_norm; layernorm_guard.py.
 #include "device/kernel_support.cuh"
 
@@ -20,11 +19,11 @@ __device__ Head this_head(std::int64_t heads, std::int64_t width) {
   return {head * width, head < heads};
 }
 
-template <int size, class T>
-__device__ float squares_of(const Vec<T, size>& x) {
+template <int size>
+__device__ float squares_of(const Vec<float, size>& x) {
   float sum = 0;
 #pragma unroll
-  for (const T value : x.values) sum += float(value) * float(value);
+  for (const float value : x.values) sum += value * value;
   return sum;
 }
 
@@ -36,99 +35,91 @@ __device__ float inverse_rms(float squares, std::int64_t width, float eps) {
 
 template <int size, class T>
 __device__ Vec<T, size> normed(const Vec<T, size>& x, float scale, const Vec<T, size>& w) {
-  Vec<T, size> out;
+  Vec<float, size> out = floats(x);
+  const Vec<float, size> weight = floats(w);
 #pragma unroll
-  for (int e = 0; e < size; ++e)
-    out.values[e] = stored<T>(float(x.values[e]) * scale * (1.0f + float(w.values[e])));
-  return out;
+  for (int e = 0; e < size; ++e) out.values[e] = out.values[e] * scale * (1.0f + weight.values[e]);
+  return packed<T>(out);
+}
+
+template <class T, int size>
+__device__ void store_held(T* to, const Vec<T, size> (&mine)[held], std::int64_t width) {
+  each_held<size>(0, width, [&](int v, std::int64_t i) { store(to + i, mine[v]); });
 }
 
 /// x * rsqrt(mean(x^2) + eps) * (1 + w), one rounding.
 template <int size, class T>
-__global__ void rms_norm_kernel(T* out, const T* x, const T* w, std::int64_t heads,
-                                std::int64_t width, float eps) {
+__global__ void __launch_bounds__(row_threads)
+    rms_norm_kernel(T* out, const T* x, const T* w, std::int64_t heads, std::int64_t width,
+                    float eps) {
   const Head head = this_head(heads, width);
   if (!head.is_inside) return;  // a whole warp
-  x += head.begin;
-  out += head.begin;
   Vec<T, size> mine[held];
-  each_vector<size>(width, [&](int v, std::int64_t i) {
-    if (v < held) mine[v] = load<size>(x + i);
-  });
+  each_held<size>(0, width,
+                  [&](int v, std::int64_t i) { mine[v] = load<size>(x + head.begin + i); });
   float squares = 0;
-  each_vector<size>(width, [&](int v, std::int64_t i) {
-    squares += squares_of(v < held ? mine[v] : load<size>(x + i));
-  });
+  each_held<size>(0, width, [&](int v, std::int64_t) { squares += squares_of(floats(mine[v])); });
   const float scale = inverse_rms(squares, width, eps);
-  each_vector<size>(width, [&](int v, std::int64_t i) {
-    store(out + i, normed(v < held ? mine[v] : load<size>(x + i), scale, load<size>(w + i)));
+  each_held<size>(0, width, [&](int v, std::int64_t i) {
+    mine[v] = normed(mine[v], scale, load<size>(w + i));
   });
+  store_held(out + head.begin, mine, width);
 }
 
 /// sum = x + y, rounded; out its norm: the operations of add() and rms_norm_kernel in their order.
 template <int size, class T>
-__global__ void add_rms_norm_kernel(T* sum, T* out, const T* x, const T* y, const T* w,
-                                    std::int64_t heads, std::int64_t width, float eps) {
+__global__ void __launch_bounds__(row_threads)
+    add_rms_norm_kernel(T* sum, T* out, const T* x, const T* y, const T* w, std::int64_t heads,
+                        std::int64_t width, float eps) {
   const Head head = this_head(heads, width);
   if (!head.is_inside) return;
-  x += head.begin;
-  y += head.begin;
-  sum += head.begin;
-  out += head.begin;
   Vec<T, size> mine[held], other[held];
-  each_vector<size>(width, [&](int v, std::int64_t i) {
-    if (v >= held) return;
-    mine[v] = load<size>(x + i);
-    other[v] = load<size>(y + i);
+  each_held<size>(0, width, [&](int v, std::int64_t i) {
+    mine[v] = load<size>(x + head.begin + i);
+    other[v] = load<size>(y + head.begin + i);
   });
   float squares = 0;
-  each_vector<size>(width, [&](int v, std::int64_t i) {
-    Vec<T, size> a = v < held ? mine[v] : load<size>(x + i);
-    const Vec<T, size> b = v < held ? other[v] : load<size>(y + i);
+  each_held<size>(0, width, [&](int v, std::int64_t) {
+    Vec<float, size> a = floats(mine[v]);
+    const Vec<float, size> b = floats(other[v]);
 #pragma unroll
-    for (int e = 0; e < size; ++e) a.values[e] = stored<T>(float(a.values[e]) + float(b.values[e]));
-    store(sum + i, a);
-    if (v < held) mine[v] = a;
-    squares += squares_of(a);
+    for (int e = 0; e < size; ++e) a.values[e] += b.values[e];
+    mine[v] = packed<T>(a);
+    squares += squares_of(floats(mine[v]));
   });
+  store_held(sum + head.begin, mine, width);
   const float scale = inverse_rms(squares, width, eps);
-  each_vector<size>(width, [&](int v, std::int64_t i) {
-    store(out + i, normed(v < held ? mine[v] : load<size>(sum + i), scale, load<size>(w + i)));
+  each_held<size>(0, width, [&](int v, std::int64_t i) {
+    mine[v] = normed(mine[v], scale, load<size>(w + i));
   });
+  store_held(out + head.begin, mine, width);
 }
 
 /// norm(x) w silu(z). hf: the norm and its product with w are rounded before the gate.
 template <int size, class T>
-__global__ void gated_rms_norm_kernel(T* out, const T* x, const T* z, const T* w,
-                                      std::int64_t heads, std::int64_t width, float eps,
-                                      Rounder<T> round) {
+__global__ void __launch_bounds__(row_threads)
+    gated_rms_norm_kernel(T* out, const T* x, const T* z, const T* w, std::int64_t heads,
+                          std::int64_t width, float eps, Rounder<T> round) {
   const Head head = this_head(heads, width);
   if (!head.is_inside) return;
-  x += head.begin;
-  z += head.begin;
-  out += head.begin;
   Vec<T, size> mine[held], gates[held];
-  each_vector<size>(width, [&](int v, std::int64_t i) {
-    if (v >= held) return;
-    mine[v] = load<size>(x + i);
-    gates[v] = load<size>(z + i);
+  each_held<size>(0, width, [&](int v, std::int64_t i) {
+    mine[v] = load<size>(x + head.begin + i);
+    gates[v] = load<size>(z + head.begin + i);
   });
   float squares = 0;
-  each_vector<size>(width, [&](int v, std::int64_t i) {
-    squares += squares_of(v < held ? mine[v] : load<size>(x + i));
-  });
+  each_held<size>(0, width, [&](int v, std::int64_t) { squares += squares_of(floats(mine[v])); });
   const float scale = inverse_rms(squares, width, eps);
-  each_vector<size>(width, [&](int v, std::int64_t i) {
-    Vec<T, size> a = v < held ? mine[v] : load<size>(x + i);
-    const Vec<T, size> gate = v < held ? gates[v] : load<size>(z + i), weight = load<size>(w + i);
+  each_held<size>(0, width, [&](int v, std::int64_t i) {
+    Vec<float, size> a = floats(mine[v]);
+    const Vec<float, size> gate = floats(gates[v]), weight = floats(load<size>(w + i));
 #pragma unroll
-    for (int e = 0; e < size; ++e) {
-      const float weighted =
-          round.hf(round.hf(float(a.values[e]) * scale) * float(weight.values[e]));
-      a.values[e] = stored<T>(weighted * silu(float(gate.values[e])));
-    }
-    store(out + i, a);
+    for (int e = 0; e < size; ++e)
+      a.values[e] =
+          round.hf(round.hf(a.values[e] * scale) * weight.values[e]) * silu(gate.values[e]);
+    mine[v] = packed<T>(a);
   });
+  store_held(out + head.begin, mine, width);
 }
 
 /// Calls launch(size, blocks, threads of a block) for heads of `width`.
@@ -136,7 +127,10 @@ template <class T, class F>
 void for_heads(std::int64_t heads, std::int64_t width, std::initializer_list<const T*> pointers,
                F launch) {
   with_vector_size<T>(width, pointers, [&](auto size) {
-    const unsigned of_head = threads_of_row((width + size - 1) / size);
+    if (width / size > max_held_row)
+      throw ShapeError(
+          text("a norm over ", width, " features: expected at most ", size * max_held_row));
+    const unsigned of_head = threads_of_row(width / size);
     const dim3 block(of_head, of_head == lanes ? threads / lanes : 1);
     launch(size, unsigned((heads + block.y - 1) / block.y), block);
   });

@@ -11,7 +11,7 @@
 
 #include "comm_sim/run_ranks.hpp"
 #include "reference/tensor_bytes.hpp"
-#include "transport/host_mesh.hpp"
+#include "comm_sim/transport/host_mesh.hpp"
 
 namespace tokenview::host_comm_cases {
 

@@ -7,7 +7,7 @@
 #include "comm_sim/sim_mesh.hpp"
 #include "tests/boost_test.hpp"
 #include "tests/host_comm_cases.hpp"
-#include "transport/thread_transport.hpp"
+#include "comm_sim/transport/thread_transport.hpp"
 
 namespace tokenview {
 namespace {

@@ -11,7 +11,7 @@
 #include "tests/boost_test.hpp"
 #include "tests/host_comm_cases.hpp"
 #include "tests/skip.hpp"
-#include "transport/process_rank.hpp"
+#include "comm_sim/transport/process_rank.hpp"
 #include "verify/executor.hpp"
 #include "verify/requests.hpp"
 

@@ -19,8 +19,8 @@
 #include "tests/host_comm_cases.hpp"
 #include "tests/skip.hpp"
 #include "tests/temporary_folder.hpp"
-#include "transport/process_rank.hpp"
-#include "transport/tcp_transport.hpp"
+#include "comm_sim/transport/process_rank.hpp"
+#include "comm_sim/transport/tcp_transport.hpp"
 #include "verify/executor.hpp"
 #include "verify/requests.hpp"
 

@@ -11,8 +11,8 @@
 
 #include "tests/boost_test.hpp"
 #include "tests/host_comm_cases.hpp"
-#include "transport/process_rank.hpp"
-#include "transport/tcp_transport.hpp"
+#include "comm_sim/transport/process_rank.hpp"
+#include "comm_sim/transport/tcp_transport.hpp"
 
 namespace tokenview {
 namespace {

@@ -45,6 +45,7 @@ class ModelRunner final : public CaseRunner<S> {
 /// whose weights must then be bfloat16 values. Every tap comes to the host, and goes back where the
 /// observer changes it. Throws DeviceError where the GPU cannot be used.
 std::unique_ptr<CaseRunner<float>> cuda_runner(const ModelConfig& config,
-                                               const WeightSource& weights, Rounding rounding);
+                                               const WeightSource& weights, Rounding rounding,
+                                               GdnForm gdn_form);
 
 }  // namespace tokenview

@@ -418,7 +418,8 @@ std::unique_ptr<CaseRunner<S>> runner_for(const GoldenFile& golden, const ModelC
                                           const EigenOps<S>& ops, Device device) {
   if (usable(device) == Device::cpu)
     return std::make_unique<ModelRunner<SerialModel<S>, S>>(config, golden, ops);
-  if constexpr (std::is_same_v<S, float>) return cuda_runner(config, golden, ops.rounding());
+  if constexpr (std::is_same_v<S, float>)
+    return cuda_runner(config, golden, ops.rounding(), ops.gdn_form());
   throw UsageError("the GPU has no float64 arithmetic: expected float32");
 }
 

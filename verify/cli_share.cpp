@@ -11,8 +11,8 @@
 
 #include "reference/program/error.hpp"
 #include "reference/program/nearest.hpp"
-#include "transport/host_group.hpp"
-#include "transport/process_rank.hpp"
+#include "comm_sim/transport/host_group.hpp"
+#include "comm_sim/transport/process_rank.hpp"
 #include "verify/executor.hpp"
 #include "verify/hdf5_text.hpp"
 

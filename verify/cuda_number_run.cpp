@@ -10,8 +10,8 @@
 #include "device/device_info.hpp"
 #include "device/nccl_world.hpp"
 #include "device/tensor_bytes.hpp"
-#include "transport/host_mesh.hpp"
-#include "transport/process_rank.hpp"
+#include "comm_sim/transport/host_mesh.hpp"
+#include "comm_sim/transport/process_rank.hpp"
 #include "verify/executor.hpp"
 #include "verify/tap_recorder.hpp"
 

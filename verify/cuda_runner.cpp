@@ -86,9 +86,10 @@ class CudaModel {
  public:
   using State = ModelState<CudaOps<T>>;
 
-  CudaModel(const ModelConfig& config, const WeightSource& source, Rounding rounding)
+  CudaModel(const ModelConfig& config, const WeightSource& source, Rounding rounding,
+            GdnForm gdn_form)
       : config_(config),
-        ops_(0, rounding),
+        ops_(0, rounding, gdn_form),
         shapes_(rank_shapes(config, 0, 1)),
         weights_(WeightLoader<CudaOps<T>>(ops_, source, config_, {}).model()),
         protocol_(plan_for(config_, {}, ProtocolId::S)) {}
@@ -158,10 +159,13 @@ Device usable(Device device) {
 }
 
 std::unique_ptr<CaseRunner<float>> cuda_runner(const ModelConfig& config,
-                                               const WeightSource& weights, Rounding rounding) {
+                                               const WeightSource& weights, Rounding rounding,
+                                               GdnForm gdn_form) {
   if (rounding == Rounding::none)
-    return std::make_unique<ModelRunner<CudaModel<float>, float>>(config, weights, rounding);
-  return std::make_unique<ModelRunner<CudaModel<__nv_bfloat16>, float>>(config, weights, rounding);
+    return std::make_unique<ModelRunner<CudaModel<float>, float>>(config, weights, rounding,
+                                                                  gdn_form);
+  return std::make_unique<ModelRunner<CudaModel<__nv_bfloat16>, float>>(config, weights, rounding,
+                                                                        gdn_form);
 }
 
 }  // namespace tokenview

@@ -7,10 +7,10 @@
 #include "reference/program/error.hpp"
 #include "reference/program/nearest.hpp"
 #include "reference/tensor_bytes.hpp"
-#include "transport/host_group.hpp"
-#include "transport/mpi_transport.hpp"
-#include "transport/process_rank.hpp"
-#include "transport/tcp_transport.hpp"
+#include "comm_sim/transport/host_group.hpp"
+#include "comm_sim/transport/mpi_transport.hpp"
+#include "comm_sim/transport/process_rank.hpp"
+#include "comm_sim/transport/tcp_transport.hpp"
 
 namespace tokenview {
 namespace {

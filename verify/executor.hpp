@@ -5,7 +5,7 @@
 
 #include "reference/program/reduction.hpp"
 #include "reference/program/rounding.hpp"
-#include "transport/transport.hpp"
+#include "comm_sim/transport/transport.hpp"
 #include "verify/case_runner.hpp"
 #include "verify/number_run.hpp"
 

@@ -10,7 +10,8 @@ Device usable(Device device) {
   return Device::cpu;
 }
 
-std::unique_ptr<CaseRunner<float>> cuda_runner(const ModelConfig&, const WeightSource&, Rounding) {
+std::unique_ptr<CaseRunner<float>> cuda_runner(const ModelConfig&, const WeightSource&, Rounding,
+                                               GdnForm) {
   throw DeviceError("no GPU: built without CUDA");
 }
 

@@ -28,7 +28,7 @@
 #include "device/nccl_comm.hpp"
 #include "reference/program/presets.hpp"
 #include "reference/program/protocols.hpp"
-#include "transport/thread_transport.hpp"
+#include "comm_sim/transport/thread_transport.hpp"
 
 namespace tokenview {
 namespace {

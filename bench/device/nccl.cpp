@@ -20,7 +20,7 @@
 #include "device/cuda_context.hpp"
 #include "device/device_info.hpp"
 #include "device/nccl_comm.hpp"
-#include "transport/thread_transport.hpp"
+#include "comm_sim/transport/thread_transport.hpp"
 
 namespace tokenview {
 namespace {

@@ -46,6 +46,13 @@ struct GdnShape {
   std::int64_t group() const { return num_value_heads / num_key_heads; }
 };
 
+/// How the delta rule is evaluated for sequences of more than one row; the two are the same
+/// function.
+enum class GdnForm {
+  recurrent,  // token by token, model.md 4.5
+  chunked,    // chunks of 64 tokens, model.md 4.6
+};
+
 /// What a tensor consists of, for messages and volumes.
 struct ElementType {
   const char* name;    // "float32", ...

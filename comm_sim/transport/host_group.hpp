@@ -8,7 +8,7 @@
 
 #include "reference/program/collective_call.hpp"
 #include "reference/program/module_path.hpp"
-#include "transport/transport.hpp"
+#include "comm_sim/transport/transport.hpp"
 
 namespace tokenview {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transport/tcp_transport.hpp"
+#include "comm_sim/transport/tcp_transport.hpp"
 
 #include <fcntl.h>
 #include <netdb.h>

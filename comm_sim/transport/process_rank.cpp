@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transport/process_rank.hpp"
+#include "comm_sim/transport/process_rank.hpp"
 
 #include <charconv>
 #include <cstdlib>

@@ -3,8 +3,8 @@
 #include <type_traits>
 
 #include "reference/program/comms.hpp"
-#include "transport/host_comm.hpp"
-#include "transport/rank_groups.hpp"
+#include "comm_sim/transport/host_comm.hpp"
+#include "comm_sim/transport/rank_groups.hpp"
 
 namespace tokenview {
 

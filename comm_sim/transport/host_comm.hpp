@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "reference/program/reduction.hpp"
-#include "transport/distributed_comm.hpp"
+#include "comm_sim/transport/distributed_comm.hpp"
 
 namespace tokenview {
 

@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "transport/transport.hpp"
+#include "comm_sim/transport/transport.hpp"
 
 namespace tokenview {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transport/mpi_transport.hpp"
+#include "comm_sim/transport/mpi_transport.hpp"
 
 namespace tokenview {
 

@@ -2,8 +2,8 @@
 #pragma once
 #include <memory>
 
-#include "transport/process_rank.hpp"
-#include "transport/transport.hpp"
+#include "comm_sim/transport/process_rank.hpp"
+#include "comm_sim/transport/transport.hpp"
 
 namespace tokenview {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transport/host_group.hpp"
+#include "comm_sim/transport/host_group.hpp"
 
 #include <algorithm>
 #include <deque>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transport/thread_transport.hpp"
+#include "comm_sim/transport/thread_transport.hpp"
 
 #include <exception>
 #include <mutex>

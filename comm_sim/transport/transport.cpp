@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transport/transport.hpp"
+#include "comm_sim/transport/transport.hpp"
 
 #include <algorithm>
 #include <numeric>

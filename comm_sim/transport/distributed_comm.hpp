@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "reference/program/operations.hpp"
-#include "transport/host_group.hpp"
+#include "comm_sim/transport/host_group.hpp"
 
 namespace tokenview {
 

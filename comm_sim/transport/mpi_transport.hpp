@@ -2,7 +2,7 @@
 #pragma once
 #include <memory>
 
-#include "transport/transport.hpp"
+#include "comm_sim/transport/transport.hpp"
 
 namespace tokenview {
 
