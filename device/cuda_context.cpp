@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <new>
 
 #include "device/device_info.hpp"
 #include "device/kernels.hpp"
@@ -21,11 +22,16 @@ std::shared_ptr<CudaContext> CudaContext::create(int device) {
   std::shared_ptr<CudaContext> context(new CudaContext);
   context->name_ = text("GPU ", device, " (", info.name, ")");
   return in_scope(context->name_, [&] {
-    check(cudaSetDevice(device), "cudaSetDevice");
-    check(cudaFree(nullptr), "starting CUDA");  // an exclusive GPU in use is refused here
+    start_device(device);
     if (!kernels::are_built_for_this_gpu())
       throw DeviceError(text("compute capability ", info.compute_major, ".", info.compute_minor,
                              " is not among those that this build has kernels for"));
+    void* record = nullptr;
+    check(cudaHostAlloc(&record, sizeof(AssertRecord), cudaHostAllocMapped), "cudaHostAlloc");
+    context->record_ = new (record) AssertRecord;
+    void* record_on_device = nullptr;
+    check(cudaHostGetDevicePointer(&record_on_device, record, 0), "cudaHostGetDevicePointer");
+    context->record_on_device_ = static_cast<AssertRecord*>(record_on_device);
     check(cudaStreamCreateWithFlags(&context->stream_, cudaStreamNonBlocking), "cudaStreamCreate");
     cudaMemPoolProps properties{};
     properties.allocType = cudaMemAllocationTypePinned;
@@ -46,6 +52,7 @@ CudaContext::~CudaContext() {
   if (stream_ != nullptr) cudaStreamSynchronize(stream_);
   if (pool_ != nullptr) cudaMemPoolDestroy(pool_);
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
+  if (record_ != nullptr) cudaFreeHost(record_);
 }
 
 std::shared_ptr<void> CudaContext::allocate_bytes(std::int64_t bytes) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "device/assert_record.hpp"
 #include "device/check.hpp"
 #include "device/cublas.hpp"
 
@@ -18,7 +19,8 @@ namespace tokenview {
 /// Not for several threads at once.
 class CudaContext : public std::enable_shared_from_this<CudaContext> {
  public:
-  /// Throws DeviceError where there is no such GPU, or it is too old for the kernels of this build.
+  /// Throws DeviceError where there is no such GPU, another process has it for itself, or it is too
+  /// old for the kernels of this build.
   static std::shared_ptr<CudaContext> create(int device);
   ~CudaContext();
   CudaContext(const CudaContext&) = delete;
@@ -26,6 +28,11 @@ class CudaContext : public std::enable_shared_from_this<CudaContext> {
 
   cudaStream_t stream() const { return stream_; }
   const std::string& name() const { return name_; }
+
+  /// Where kernels note the first assert, in the name of `rank`; and what they noted, which can be
+  /// read when the assert has ended everything else.
+  AssertNote assert_note(std::int64_t rank) const { return {record_on_device_, rank}; }
+  const AssertRecord& assert_record() const { return *record_; }
 
   /// Uninitialised memory for `count` elements; null for none. Throws DeviceError when the GPU has
   /// no more.
@@ -82,6 +89,7 @@ class CudaContext : public std::enable_shared_from_this<CudaContext> {
   cudaStream_t stream_ = nullptr;
   cudaMemPool_t pool_ = nullptr;
   cublasHandle_t blas_ = nullptr;
+  AssertRecord *record_ = nullptr, *record_on_device_ = nullptr;  // one, in pinned host memory
 };
 
 }  // namespace tokenview

@@ -18,6 +18,12 @@ CudaOps::CudaOps(int device, Rounding rounding)
     throw ConfigError("the GPU has no chunked delta rule with vllm's rounding: expected hf");
 }
 
+std::optional<AssertRecord> CudaOps::assert_record() const {
+  const AssertRecord& record = gpu_->assert_record();
+  if (record.is_complete == 0) return std::nullopt;
+  return record;
+}
+
 template <class T>
 DeviceMatrix<T> CudaOps::matrix(std::int64_t rows, std::int64_t cols) const {
   return {gpu_->allocate<T>(rows * cols), rows, cols};
@@ -207,7 +213,7 @@ CudaOps::Ids CudaOps::argmax(const Tensor& logits) const {
   if (logits.rows() > 0 && logits.cols() == 0) throw ShapeError("argmax: rows without columns");
   const auto ids = matrix<std::int64_t>(logits.rows(), 1);
   kernels::argmax(ids.data(), logits, gpu_->stream());
-  return download(ids);
+  return in_scope("argmax", [&] { return download(ids); });
 }
 
 }  // namespace tokenview

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "device/assert_record.hpp"
 #include "device/device_matrix.hpp"
 #include "reference/program/host_rows.hpp"
 #include "reference/program/operations.hpp"
@@ -74,7 +76,18 @@ class CudaOps : public HostRows {
   /// On GPU `device` of this machine. `rounding` is none or hf.
   explicit CudaOps(int device = 0, Rounding rounding = Rounding::none);
 
+  /// The same GPU, stream and memory in the name of a virtual rank: an assert names it.
+  CudaOps of_rank(std::int64_t rank) const {
+    CudaOps ops = *this;
+    ops.rank_ = rank;
+    return ops;
+  }
+
   Rounding rounding() const { return rounding_; }
+
+  /// What the first device-side assert on this GPU noted; nothing: there was none. Of this
+  /// process's copies of this object, whatever their rank.
+  std::optional<AssertRecord> assert_record() const;
 
   // To the GPU, and back, which waits for it.
   Tensor upload(std::span<const float> values, std::int64_t rows, std::int64_t cols) const;
@@ -190,6 +203,7 @@ class CudaOps : public HostRows {
 
   std::shared_ptr<CudaContext> gpu_;
   Rounding rounding_;
+  std::int64_t rank_ = 0;  // that asserts name
 };
 
 }  // namespace tokenview

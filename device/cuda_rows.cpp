@@ -33,7 +33,7 @@ DeviceMatrix<T> CudaOps::gathered(const DeviceMatrix<T>& x,
                                   const std::vector<std::int64_t>& rows) const {
   const auto out = matrix<T>(std::int64_t(rows.size()), x.cols());
   const auto index = gpu_->upload(rows);
-  row_gather<T>(out, x, index.get(), gpu_->stream());
+  row_gather<T>(out, x, index.get(), gpu_->stream(), gpu_->assert_note(rank_));
   return out;
 }
 
@@ -67,7 +67,7 @@ CudaOps::Routing CudaOps::skip_pads(const Routing& routing, const Mask& mask, bo
 }
 
 std::vector<std::int64_t> CudaOps::rows_for(const Routing& routing, const Range& experts) const {
-  const std::vector<std::int64_t> ids = download(routing.ids);
+  const auto ids = in_scope("rows_for", [&] { return download(routing.ids); });
   const auto k = routing.ids.cols();
   std::vector<std::int64_t> rows;
   for (std::int64_t t = 0; t < routing.ids.rows(); ++t)
