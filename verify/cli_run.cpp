@@ -140,6 +140,7 @@ Exit run(const RunArguments& arguments) {
   if (arguments.numeric)
     numbers = compare_with_unsharded(configuration, *weights_of(arguments.model, config));
   const bool matches = !numbers || (numbers->findings.empty() && numbers->error.empty());
+  const bool nothing_compared = result.clean() && matches && numbers && numbers->values == 0;
 
   if (arguments.format == OutputFormat::jsonl) {
     for (const NamedView& view : result.views) std::cout << json_line(view_record(view)) << '\n';
@@ -149,7 +150,10 @@ Exit run(const RunArguments& arguments) {
       for (const Finding& finding : numbers->findings)
         std::cout << json_line(finding_record(finding)) << '\n';
     ReportRecord summary{.kind = "summary"};
-    summary.verdict = !result.clean() ? "finding" : matches ? "match" : "difference";
+    summary.verdict = !result.clean()    ? "finding"
+                      : nothing_compared ? "nothing compared"
+                      : matches          ? "match"
+                                         : "difference";
     summary.more = {{"protocol", std::string(to_string(plan.protocol))},
                     {"findings", std::int64_t(result.findings.size())},
                     {"detail", result.error}};
@@ -178,6 +182,10 @@ Exit run(const RunArguments& arguments) {
                 << numbers->worst << " of the largest value"
                 << (numbers->worst_tap.empty() ? "" : " at " + numbers->worst_tap) << '\n';
     }
+  }
+  if (nothing_compared) {
+    print_error("run: --numeric: nothing compared: no token row has a value");
+    return Exit::nothing_compared;
   }
   return result.collective_mismatch  ? Exit::collective_mismatch
          : result.clean() && matches ? Exit::match

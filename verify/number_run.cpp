@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "reference/program/error.hpp"
+#include "verify/placed_compare.hpp"
 
 namespace tokenview {
 namespace {
@@ -108,24 +109,6 @@ std::vector<Finding> number_findings(const ViewRunResult& views, const ParallelC
   return findings;
 }
 
-std::vector<std::int64_t> columns_of(const std::string& tap, const ColumnBlock& block,
-                                     std::int64_t width, const ModelConfig& config) {
-  std::vector<std::int64_t> columns;
-  const auto add = [&](std::int64_t begin, std::int64_t extent) {
-    const std::int64_t share = extent / block.of;
-    for (std::int64_t c = begin + block.begin * share; c < begin + block.end * share; ++c)
-      columns.push_back(c);
-  };
-  if (tap.ends_with("in_proj_qkv")) {  // three segments, each cut by itself
-    add(0, config.key_dim());
-    add(config.key_dim(), config.key_dim());
-    add(2 * config.key_dim(), config.value_dim());
-  } else {
-    add(0, width);
-  }
-  return columns;
-}
-
 namespace {
 
 /// The unsharded run of one data-parallel rank's requests.
@@ -169,71 +152,36 @@ class Beside {
       const auto rows = trusted_rows.find(view.name);
       const auto values = trusted.taps.front().values.find(view.name);
       if (rows == trusted_rows.end() || values == trusted.taps.front().values.end()) continue;
-      compare_tap(view, numbers, dp, rows->second, values->second);
+      const Matrix<double>& right = values->second;
+      const auto row_of = [&](const RowRun& row) { return place_of(row, rows->second); };
+      compare_tap(view.name,
+                  placed(view, numbers.taps, dp, run_.plan.parallel, run_.config, right, row_of),
+                  right.size() == 0 ? 0 : right.cwiseAbs().maxCoeff());
     }
   }
 
  private:
-  void compare_tap(const NamedView& view, const NumberRunResult& numbers, std::int64_t dp,
-                   const Rows& trusted_rows, const Matrix<double>& trusted) {
-    const std::string tap = view.name.substr(view.name.find('/') + 1);
-    const ParallelConfig& parallel = run_.plan.parallel;
-    Matrix<double> sum = Matrix<double>::Zero(trusted.rows(), trusted.cols());
-    std::vector<bool> is_summed(std::size_t(trusted.rows()), false);
-    std::int64_t in_stage = -1, partial_ranks = 0;
-    RankCoordinates last;
-    for (std::int64_t world = 0; world < parallel.world_size(); ++world) {
-      const RankCoordinates at = coordinates_of(world, parallel);
-      if (at.pp != view.stage) continue;
-      ++in_stage;
-      if (at.dp != dp || in_stage >= std::int64_t(view.by_rank.size())) continue;
-      const ViewOps::Tensor& held = view.by_rank[std::size_t(in_stage)];
-      const auto found = numbers.taps[std::size_t(world)].values.find(view.name);
-      if (found == numbers.taps[std::size_t(world)].values.end()) continue;
-      const Matrix<double>& mine = found->second;
-      const auto columns = columns_of(tap, held.columns, trusted.cols(), run_.config);
-      if (mine.rows() != held.rows.size() || mine.cols() != std::int64_t(columns.size())) {
-        report(at, view.name, text('[', held.rows.size(), ", ", columns.size(), ']'),
-               text('[', mine.rows(), ", ", mine.cols(), ']'), -1);
+  void compare_tap(const std::string& name, const PlacedTap& tap, double largest) {
+    const double scale = std::max(largest, 1e-30);
+    if (!tap.other_shapes.empty()) {
+      const PlacedTap::OtherShape& first = tap.other_shapes.front();
+      report(first.at, name, first.expected, first.actual, -1);
+      return;
+    }
+    for (const PlacedValues& values : tap.values)
+      for (std::size_t i = 0; i < values.found.size(); ++i) {
+        const double ratio = std::abs(values.found[i] - values.trusted[i]) / scale;
+        ++result_.values;
+        if (!(ratio <= result_.worst)) {
+          result_.worst = ratio;
+          result_.worst_tap = name;
+        }
+        if (ratio <= tolerance_) continue;
+        report(values.at, name, text(values.trusted[i]), text(values.found[i]),
+               values.rows[i / std::size_t(values.columns)]);
         return;
       }
-      last = at;
-      partial_ranks += held.sum.is_partial();
-      for (std::int64_t r = 0; r < held.rows.size(); ++r) {
-        const RowRun row = held.rows.at(r);
-        if (row.kind != RowKind::token || row.dp != dp) continue;
-        const std::int64_t place = place_of(row, trusted_rows);
-        if (place < 0) continue;
-        for (std::size_t c = 0; c < columns.size(); ++c) {
-          if (held.sum.is_partial()) {
-            sum(place, columns[c]) += mine(r, std::int64_t(c));
-            is_summed[std::size_t(place)] = true;
-          } else if (!judge(at, view.name, trusted, mine(r, std::int64_t(c)), place, columns[c],
-                            r)) {
-            return;
-          }
-        }
-      }
-    }
     ++result_.taps;
-    if (partial_ranks != parallel.tp) return;  // views say what is missing
-    for (std::int64_t r = 0; r < trusted.rows(); ++r)
-      for (std::int64_t c = 0; is_summed[std::size_t(r)] && c < trusted.cols(); ++c)
-        if (!judge(last, view.name, trusted, sum(r, c), r, c, r)) return;
-  }
-
-  bool judge(const RankCoordinates& at, const std::string& name, const Matrix<double>& trusted,
-             double found, std::int64_t row, std::int64_t col, std::int64_t held_row) {
-    const double largest = std::max(trusted.cwiseAbs().maxCoeff(), 1e-30);
-    const double ratio = std::abs(found - trusted(row, col)) / largest;
-    ++result_.values;
-    if (!(ratio <= result_.worst)) {
-      result_.worst = ratio;
-      result_.worst_tap = name;
-    }
-    if (ratio <= tolerance_) return true;
-    report(at, name, text(trusted(row, col)), text(found), held_row);
-    return false;
   }
 
   void report(const RankCoordinates& at, const std::string& name, std::string expected,

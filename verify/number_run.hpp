@@ -35,11 +35,6 @@ std::vector<Finding> number_findings(const ViewRunResult& views, const ParallelC
                                      const NumberRunResult& right, const NumberRunResult& wrong,
                                      double tolerance);
 
-/// The golden's, or the unsharded model's, columns that a rank's block of the tap `tap` holds; q, k
-/// and v of a Gated DeltaNet are cut each by itself.
-std::vector<std::int64_t> columns_of(const std::string& tap, const ColumnBlock& block,
-                                     std::int64_t width, const ModelConfig& config);
-
 /// A run's numbers beside those of the unsharded model.
 struct UnshardedComparison {
   std::vector<Finding> findings;  // kind numeric: in program order
