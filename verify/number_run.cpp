@@ -6,53 +6,16 @@
 
 #include "reference/program/error.hpp"
 #include "verify/placed_compare.hpp"
+#include "verify/tap_recorder.hpp"
 
 namespace tokenview {
-namespace {
-
-template <class S>
-class TapRecorder final : public RankObserver<EigenOps<S>> {
- public:
-  RankTaps taps;
-
-  void tensor(const ModulePath& module, const char* leaf, Matrix<S>& value) override {
-    taps.values[pass_ + module.str(leaf)] = value.template cast<double>();
-  }
-  void routing(const ModulePath& module, typename EigenOps<S>::Routing& value) override {
-    taps.values[pass_ + module.str("weights")] = value.weights.template cast<double>();
-    taps.ids[pass_ + module.str("ids")] = value.ids;
-  }
-  void lm_head(const Matrix<S>& logits) override {
-    taps.values["target/lm_head"] = logits.template cast<double>();
-  }
-  void before_step(std::size_t step, std::vector<std::int64_t>&, const Batch&) override {
-    pass_ = text("step", step, '/');
-  }
-  void after_step(std::size_t, const Matrix<S>& logits) override {
-    taps.values[pass_ + "logits"] = logits.template cast<double>();
-  }
-
- private:
-  std::string pass_ = "target/";
-};
-
-}  // namespace
-
 template <class S>
 NumberRunResult run_numbers(const ParallelRun& run, const WeightSource& weights,
                             ReductionOrder order) {
   const EigenOps<S> ops;
-  std::vector<TapRecorder<S>> recorders(std::size_t(run.plan.parallel.world_size()));
-  NumberRunResult result;
-  try {
-    run_parallel<EigenOps<S>>(
-        run, weights, [&](const RankCoordinates&) -> const EigenOps<S>& { return ops; },
-        [&](const RankCoordinates& at) { return &recorders[std::size_t(at.world)]; }, order);
-  } catch (const Error& error) {
-    result.error = error.what();
-  }
-  for (TapRecorder<S>& recorder : recorders) result.taps.push_back(std::move(recorder.taps));
-  return result;
+  SimMesh mesh(run.plan.parallel, order);
+  return run_numbers_on_mesh<EigenOps<S>>(
+      run, weights, mesh, [&](const RankCoordinates&) -> const EigenOps<S>& { return ops; });
 }
 
 template NumberRunResult run_numbers<float>(const ParallelRun&, const WeightSource&,
