@@ -24,6 +24,11 @@ std::optional<AssertRecord> CudaOps::assert_record() const {
   return record;
 }
 
+std::string CudaOps::error() const {
+  const cudaError_t status = cudaStreamSynchronize(gpu_->stream());
+  return status == cudaSuccess ? "" : cudaGetErrorName(status);
+}
+
 template <class T>
 DeviceMatrix<T> CudaOps::matrix(std::int64_t rows, std::int64_t cols) const {
   return {gpu_->allocate<T>(rows * cols), rows, cols};

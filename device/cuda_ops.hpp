@@ -88,6 +88,9 @@ class CudaOps : public HostRows {
   /// What the first device-side assert on this GPU noted; nothing: there was none. Of this
   /// process's copies of this object, whatever their rank.
   std::optional<AssertRecord> assert_record() const;
+  /// Waits for all work, and names the error that has ended the context: "cudaErrorAssert"; empty:
+  /// none has.
+  std::string error() const;
 
   // To the GPU, and back, which waits for it.
   Tensor upload(std::span<const float> values, std::int64_t rows, std::int64_t cols) const;

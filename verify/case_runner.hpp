@@ -2,16 +2,10 @@
 #pragma once
 #include <memory>
 
+#include "verify/device.hpp"
 #include "verify/golden_case.hpp"
 
 namespace tokenview {
-
-/// Where a model runs. `automatic`: on a GPU where there is one that this build can use.
-enum class Device { cpu, cuda, automatic };
-
-/// What `device` comes to on this machine: cpu or cuda. Throws DeviceError where a GPU is demanded
-/// and there is none, as in every build without CUDA.
-Device usable(Device device);
 
 /// The unsharded model on one device, as run_case() runs it.
 template <class S>

@@ -25,8 +25,6 @@ namespace {
 
 constexpr Choice<DType> dtypes[] = {
     {"float32", DType::float32}, {"float64", DType::float64}, {"bfloat16", DType::bfloat16}};
-constexpr Choice<Device> device_words[] = {
-    {"cpu", Device::cpu}, {"cuda", Device::cuda}, {"auto", Device::automatic}};
 constexpr Choice<GdnForm> gdn_forms[] = {{"recurrent", GdnForm::recurrent},
                                          {"chunked", GdnForm::chunked}};
 

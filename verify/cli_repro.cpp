@@ -5,12 +5,14 @@
 #include <map>
 #include <set>
 
+#include "device/device_info.hpp"
 #include "reference/program/error.hpp"
 #include "tokenview_version.hpp"
 #include "verify/cli.hpp"
 #include "verify/cli_options.hpp"
 #include "verify/coverage.hpp"
 #include "verify/data_folder.hpp"
+#include "verify/device_repro.hpp"
 #include "verify/fault_text.hpp"
 #include "verify/requests.hpp"
 #include "verify/scenario.hpp"
@@ -28,6 +30,8 @@ struct ReproArguments {
   bool show_views = false;
   std::optional<std::int64_t> tp;
   std::optional<std::string> requests;
+  Device device = Device::cpu;
+  bool in_child = false;  // this is the process that runs on the GPU
   OutputFormat format = OutputFormat::text;
 };
 
@@ -101,6 +105,126 @@ void explain(const Scenario& s, const ScenarioVariant& variant, const ScenarioRe
             << "repair  " << s.repair_note << " (--repaired runs it)\n";
 }
 
+/// How a variant ended on the GPU, beside what the token views say of it.
+struct DeviceRun {
+  DeviceEnd end;
+  std::vector<PredictedAssert> predicted;
+  const char* verdict = "";  // "device assert", "match", "difference", "stopped"
+  bool agrees = false;
+};
+
+DeviceRun judged(DeviceEnd end, std::vector<PredictedAssert> predicted) {
+  DeviceRun run{std::move(end), std::move(predicted)};
+  if (run.end.record) {
+    run.verdict = "device assert";
+    run.agrees = is_predicted(*run.end.record, run.predicted);
+  } else if (!run.end.error.empty()) {
+    if (run.end.is_gpu_error) throw DeviceError(text(run.end.device, ": ", run.end.error));
+    run.verdict = "stopped";
+    run.agrees = !run.end.cpu_error.empty();
+  } else {
+    run.verdict = run.end.matches_cpu() ? "match" : "difference";
+    run.agrees = run.end.matches_cpu() && run.predicted.empty();
+  }
+  return run;
+}
+
+/// Runs the variant in a process of its own: an assert ends CUDA for the process in which it
+/// happens. Nothing: there is no GPU, and none was demanded.
+std::optional<DeviceRun> run_on_device(const ReproArguments& arguments, const Scenario& s,
+                                       const ScenarioVariant& variant) {
+  require_on_gpu(s, variant);
+  std::vector<std::string> command = {this_program(), "repro", s.name, "--in-child"};
+  if (arguments.repaired) command.push_back("--repaired");
+  if (arguments.tp) command.insert(command.end(), {"--tp", std::to_string(*arguments.tp)});
+  if (arguments.requests) command.insert(command.end(), {"--requests", *arguments.requests});
+  DeviceEnd end = device_ends({.command = command}).front();
+  if (!end.unusable.empty()) {
+    if (arguments.device == Device::cuda) throw DeviceError(end.unusable);
+    print_note(end.unusable + ": on token views alone");
+    return std::nullopt;
+  }
+  const ModelConfig config = config_of(s);
+  ParallelRun with_target = run_of(s, variant, config);
+  with_target.target_runs = true;  // as with numbers
+  return judged(std::move(end), predicted_asserts(run_views(with_target, false).findings));
+}
+
+std::string coordinates(std::int64_t world, const ParallelConfig& parallel) {
+  const RankCoordinates at = coordinates_of(world, parallel);
+  return text("tp=", at.tp, " dp=", at.dp, parallel.pp > 1 ? text(" pp=", at.pp) : "");
+}
+
+std::string triple(const std::uint32_t (&of)[3]) {
+  return text('[', of[0], ',', of[1], ',', of[2], ']');
+}
+
+void explain(const DeviceRun& run, const Scenario& s) {
+  const DeviceEnd& end = run.end;
+  std::cout << "device  " << end.device << ", " << plural(s.parallel.world_size(), "virtual rank")
+            << ", float32" << (s.target_runs ? "" : ", with the target") << ": ";
+  if (end.record) {
+    const AssertRecord& r = *end.record;
+    std::cout << "device-side assert in " << to_string(AssertingKernel(r.kernel)) << '\n'
+              << "found   index " << r.index << " out of bounds for " << plural(r.bound, "row")
+              << ", block " << triple(r.block) << ", thread " << triple(r.thread) << ", on rank "
+              << r.rank << " (" << coordinates(r.rank, s.parallel) << ")\n"
+              << "noticed " << end.error
+              << (end.reached.empty() ? "" : "; the tensor named last: " + end.reached) << '\n';
+    if (!end.printed.empty()) std::cout << "printed " << end.printed << '\n';
+  } else if (!end.error.empty()) {
+    std::cout << "stopped, " << end.error << '\n';
+    if (!end.cpu_error.empty()) std::cout << "on CPU  " << end.cpu_error << '\n';
+  } else {
+    std::cout << "ran to its end\n"
+              << "numbers " << plural(end.taps, "tap") << " of " << plural(end.values, "value")
+              << " beside the CPU's: max|difference| " << end.worst << " of max(1, max|x|) at "
+              << end.worst_tap << ", allowed " << DeviceEnd::allowed << '\n';
+  }
+  for (const PredictedAssert& assert : run.predicted)
+    std::cout << "views   index " << assert.index << " out of bounds for "
+              << plural(assert.bound, "row") << " on rank " << assert.at.world << " ("
+              << coordinates(assert.at.world, s.parallel) << ")\n";
+  std::cout << "verdict " << run.verdict << ": "
+            << (!run.agrees             ? "not what the views say\n"
+                : run.end.record        ? "the predicted one\n"
+                : run.end.error.empty() ? "the numbers of the CPU\n"
+                                        : "as on the CPU\n");
+}
+
+ReportRecord record_of(const DeviceRun& run) {
+  const DeviceEnd& end = run.end;
+  ReportRecord record{.kind = "device_run"};
+  record.verdict = run.verdict;
+  record.more = {{"agrees", run.agrees},
+                 {"device", end.device},
+                 {"predicted", std::int64_t(run.predicted.size())},
+                 {"cuda_error", end.cuda_error},
+                 {"noticed", end.error},
+                 {"reached", end.reached},
+                 {"printed", end.printed}};
+  if (end.record) {
+    const AssertRecord& r = *end.record;
+    const auto numbers = [](const std::uint32_t(&of)[3]) {
+      return std::vector<std::int64_t>(std::begin(of), std::end(of));
+    };
+    record.rank = r.rank;
+    record.more.insert(record.more.end(),
+                       {{"kernel", std::string(to_string(AssertingKernel(r.kernel)))},
+                        {"index", r.index},
+                        {"bound", r.bound},
+                        {"row", r.row},
+                        {"block", numbers(r.block)},
+                        {"thread", numbers(r.thread)}});
+  } else if (end.error.empty()) {
+    record.tap = end.worst_tap;
+    record.observed = end.worst;
+    record.allowed = DeviceEnd::allowed;
+    record.more.insert(record.more.end(), {{"taps", end.taps}, {"values", end.values}});
+  }
+  return record;
+}
+
 void list(const std::vector<Scenario>& scenarios) {
   std::size_t width = 0;
   for (const Scenario& s : scenarios) width = std::max(width, s.name.size());
@@ -137,6 +261,10 @@ Exit repro(const ReproArguments& arguments) {
   if (arguments.with_target) s.target_runs = true;
   for (const std::string& step : s.requests) parse_requests(step, s.parallel.dp);
   const ScenarioVariant& variant = arguments.repaired ? s.repaired : s.broken;
+  if (arguments.in_child) {
+    tell_device_end(s, variant, std::cout);
+    return Exit::match;
+  }
 
   const ScenarioResult run = run_scenario(s, variant);
   const ViewRunResult& result = run.views;
@@ -145,20 +273,31 @@ Exit repro(const ReproArguments& arguments) {
   const bool as_expected = arguments.repaired ? clean
                            : as_told          ? behaves_as_told(s, run, problem)
                                               : !clean;
+  std::optional<DeviceRun> on_device;
+  if (arguments.device != Device::cpu) on_device = run_on_device(arguments, s, variant);
   if (arguments.format == OutputFormat::jsonl) {
     for (const auto* findings : {&result.findings, &run.numeric})
       for (const Finding& finding : *findings)
         std::cout << json_line(finding_record(finding)) << '\n';
+    if (on_device) std::cout << json_line(record_of(*on_device)) << '\n';
     ReportRecord summary{.kind = "summary", .file = s.name};
-    summary.verdict = !as_expected ? "scenario differs" : clean ? "match" : "finding";
+    summary.verdict = !as_expected                         ? "scenario differs"
+                      : on_device && !on_device->agrees    ? "device differs"
+                      : on_device && on_device->end.record ? "device assert"
+                      : clean                              ? "match"
+                                                           : "finding";
     summary.more = {{"findings", std::int64_t(result.findings.size())}};
     std::cout << json_line(summary) << '\n';
   } else {
     explain(s, variant, run);
     if (arguments.show_views) print_views(std::cout, result);
+    if (on_device) explain(*on_device, s);
     if (!as_expected) std::cout << "the scenario says otherwise: " << problem << '\n';
+    if (arguments.device == Device::cpu && may_have_a_gpu())
+      std::cout << "device  --device cuda runs this on the GPU as well\n";
   }
-  if (!as_expected) return Exit::scenario;
+  if (!as_expected || (on_device && !on_device->agrees)) return Exit::scenario;
+  if (on_device && on_device->end.record) return Exit::device_assert;
   return clean && (arguments.repaired || s.expect.check != "cost") ? Exit::match
          : result.collective_mismatch                              ? Exit::collective_mismatch
                                                                    : Exit::difference;
@@ -180,6 +319,10 @@ std::function<Exit()> add_options(CLI::App& app) {
              "Tensor parallel ranks");
   app.add_option("--tokens,--requests", arguments->requests, "Rows, as for run")
       ->type_name("REQUESTS");
+  add_choice(app, "--device", arguments->device, device_words,
+             "Where it runs beside the token views: nowhere (cpu, the default), with numbers on "
+             "the GPU, where a predicted assert must come true, or there where there is one");
+  app.add_flag("--in-child", arguments->in_child)->group("");
   add_choice(app, "--format", arguments->format, output_formats,
              "Lines for people (default) or JSON Lines");
   exclude_others(app, list);
@@ -190,11 +333,13 @@ std::function<Exit()> add_options(CLI::App& app) {
 }  // namespace
 
 constinit const Verb repro_verb = {
-    "repro", "Reproduce a named bug of a serving engine, without a GPU",
+    "repro", "Reproduce a named bug of a serving engine, without a GPU and on one",
     "tokenview repro vllm-48429 --tp 4 --tokens 10\n"
     "    which operation lost the tokens, what each rank held, which index will be out of range\n"
     "tokenview repro vllm-48429 --repaired\n"
     "    the same configuration with the repair: clean\n"
+    "tokenview repro vllm-48429 --tp 4 --tokens 10 --device cuda\n"
+    "    the real assert on a GPU, beside the predicted one\n"
     "tokenview repro --list\n"
     "    all scenarios",
     add_options};

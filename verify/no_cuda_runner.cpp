@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reference/program/error.hpp"
 #include "verify/case_runner.hpp"
+#include "verify/gpu_numbers.hpp"
 
 namespace tokenview {
 
@@ -10,6 +11,10 @@ Device usable(Device device) {
 }
 
 std::unique_ptr<CaseRunner<float>> cuda_runner(const ModelConfig&, const WeightSource&, Rounding) {
+  throw DeviceError("no GPU: built without CUDA");
+}
+
+std::unique_ptr<GpuNumbers> gpu_numbers(const ModelConfig&, const WeightSource&, int) {
   throw DeviceError("no GPU: built without CUDA");
 }
 

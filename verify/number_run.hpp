@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "reference/eigen_ops.hpp"
+#include "reference/program/error.hpp"
 #include "verify/parallel_run.hpp"
 #include "verify/view_run.hpp"
 
@@ -14,12 +15,14 @@ namespace tokenview {
 struct RankTaps {
   std::map<std::string, Matrix<double>> values;
   std::map<std::string, Matrix<std::int64_t>> ids;
+  std::string last_name = {};  // of the one that the rank named last; also where its values are lost
 };
 
 /// The sharded program with numbers.
 struct NumberRunResult {
   std::vector<RankTaps> taps;  // of each rank of the world
   std::string error;           // what stopped the run; empty: nothing
+  Fault fault = Fault::usage;  // of the error
 };
 
 /// Runs `run` in arithmetic S on simulated ranks.

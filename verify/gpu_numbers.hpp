@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "device/assert_record.hpp"
+#include "verify/number_run.hpp"
+
+namespace tokenview {
+
+/// Runs configurations of one model with numbers in float32 on virtual ranks that share one GPU.
+/// Weights stay on the GPU for later runs: each part of the model is uploaded once, whatever
+/// configurations have a rank that holds it. Not for several threads.
+class GpuNumbers {
+ public:
+  virtual ~GpuNumbers() = default;
+
+  /// An error is told in the result. After a device-side assert every further run fails.
+  virtual NumberRunResult run(const ParallelRun& run) = 0;
+
+  virtual std::string device() const = 0;      // "GPU 0 (NVIDIA H200)"
+  virtual std::int64_t uploads() const = 0;    // of one rank's weights
+  virtual std::string cuda_error() const = 0;  // "cudaErrorAssert": what has ended it; or empty
+  virtual std::optional<AssertRecord> assert_record() const = 0;
+};
+
+/// On GPU `device`; `config` and `weights` outlive it. Throws DeviceError where it cannot be used.
+std::unique_ptr<GpuNumbers> gpu_numbers(const ModelConfig& config, const WeightSource& weights,
+                                        int device = 0);
+
+}  // namespace tokenview
