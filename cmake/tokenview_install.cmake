@@ -20,7 +20,7 @@ install(FILES "${PROJECT_BINARY_DIR}/tokenview.bash"
 
 install(EXPORT tokenview NAMESPACE tokenview:: FILE tokenviewTargets.cmake
         DESTINATION ${package_dir})
-foreach(folder IN ITEMS reference comm_sim device verify)
+foreach(folder IN ITEMS reference transport comm_sim device verify)
   install(DIRECTORY ${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tokenview
           FILES_MATCHING PATTERN "*.hpp")
 endforeach()

@@ -186,6 +186,24 @@ BOOST_AUTO_TEST_CASE(completion_offers_verbs_options_and_words) {
   BOOST_TEST(completions("tokenview check -v ''") == "\n");
 }
 
+// ---- run
+
+BOOST_AUTO_TEST_CASE(numbers_of_no_token_are_no_match) {
+  const std::vector<std::string> line = {"run", "--protocol", "D",         "--tp",
+                                         "2",   "--ep",       "--numeric", "--tokens"};
+  const auto of = [&](const std::string& tokens, std::vector<std::string> more = {}) {
+    std::vector<std::string> words = line;
+    words.push_back(tokens);
+    words.insert(words.end(), more.begin(), more.end());
+    return run(words);
+  };
+  BOOST_TEST(of("1").code == 0);
+  const Ended none = of("0");
+  BOOST_TEST(none.code == 3);
+  BOOST_TEST(contains(none.err, "nothing compared"));
+  BOOST_TEST(records(of("0", {"--format", "jsonl"}).out).back()["verdict"] == "nothing compared");
+}
+
 // ---- devices
 
 BOOST_AUTO_TEST_CASE(devices_are_listed_and_none_is_no_failure) {

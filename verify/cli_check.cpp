@@ -30,6 +30,7 @@ constexpr Choice<GdnForm> gdn_forms[] = {{"recurrent", GdnForm::recurrent},
 
 struct CheckArguments {
   bool matrix = false;
+  CommKind comm = CommKind::sim;
   std::vector<std::string> goldens;
   std::string only;
   CheckOptions options;
@@ -275,7 +276,11 @@ std::function<Exit()> add_options(CLI::App& app) {
           ->type_name("quick|full")
           ->expected(0, 1)
           ->default_str("quick");
-  for (const char* other : {"--only", "--device", "--dtype", "--rounding", "--gdn", "--allow-ties"})
+  add_choice(app, "--comm", arguments->comm, comm_words,
+             "Matrix: what joins the ranks: simulated in this process (sim, the default; on a GPU "
+             "virtual ranks), NCCL with a GPU a rank, or MPI with a process a rank")
+      ->needs(matrix_option);
+  for (const char* other : {"--only", "--dtype", "--rounding", "--gdn", "--allow-ties"})
     matrix_option->excludes(app.get_option(other));
   const auto add_list = [&](const char* name, const char* type, const std::string& description,
                             auto take) {
@@ -328,6 +333,7 @@ std::function<Exit()> add_options(CLI::App& app) {
              ? std::vector{default_data_folder("golden", ".h5", build::data_dir)}
              : arguments->goldens)
       for (std::string& file : golden_files(argument)) matrix->goldens.push_back(std::move(file));
+    matrix->executor = {arguments->options.device, arguments->comm};
     matrix->num_threads = arguments->options.num_threads;
     matrix->verbosity = arguments->verbosity;
     matrix->format = arguments->format;

@@ -106,7 +106,10 @@ Exit run_matrix_check(const MatrixArguments& arguments) {
   Progress progress;
   Agreement all;
   std::set<std::string> known_cases;
-  std::int64_t skipped_files = 0, refused = 0;
+  std::int64_t skipped_files = 0, refused = 0, other_ranks = 0, other_world = 0, uploads = 0;
+  const Executor executor = executor_of(arguments.executor, false);
+  const bool is_simulated = executor.device == Device::cpu && executor.comm == CommKind::sim;
+  silence_other_ranks(executor);
   const auto start = std::chrono::steady_clock::now();
   Exit exit = Exit::match;
   for (const std::string& path : arguments.goldens) {
@@ -129,9 +132,14 @@ Exit run_matrix_check(const MatrixArguments& arguments) {
     std::vector<MatrixEntry>& entries = matrix.entries;
     refused += matrix.refused;
     std::erase_if(entries, [&](const MatrixEntry& entry) { return !selected(arguments, entry); });
+    other_ranks += std::int64_t(std::erase_if(entries, [&](const MatrixEntry& entry) {
+      if (has_ranks(executor, entry.parallel.world_size())) return false;
+      other_world = entry.parallel.world_size();
+      return true;
+    }));
     if (entries.empty()) continue;
     Agreement of_file;
-    run_matrix(golden, entries, arguments.num_threads, [&](const MatrixResult& result) {
+    const auto take = [&](const MatrixResult& result) {
       throw_if_interrupted();
       progress.update(
           text("matrix: ", of_file.count() + 1, '/', entries.size(), ' ', golden.name()));
@@ -140,7 +148,11 @@ Exit run_matrix_check(const MatrixArguments& arguments) {
         std::cout << json_line(record_of(result)) << '\n';
       else if (arguments.verbosity > 0 || !result.as_expected())
         std::cout << in_words(result) << '\n';
-    });
+    };
+    if (is_simulated)
+      run_matrix(golden, entries, arguments.num_threads, take);
+    else
+      uploads += run_matrix_on(executor, golden, entries, take);
     progress.clear();
     if (!records)
       std::cout << (of_file.unexpected == 0 ? "ok    " : "FAIL  ") << printable(path) << ": "
@@ -154,6 +166,7 @@ Exit run_matrix_check(const MatrixArguments& arguments) {
   }
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (all.count() == 0 && other_ranks > 0) require_ranks(executor, other_world);
   if (all.count() == 0) {
     std::string problem = "nothing compared: no configuration of these files is selected";
     for (const std::string& name : arguments.cases)
@@ -174,6 +187,8 @@ Exit run_matrix_check(const MatrixArguments& arguments) {
                     {"finding_differ", all.finding_differ},
                     {"unexpected", all.unexpected},
                     {"refused", refused},
+                    {"other_ranks", other_ranks},
+                    {"uploads", uploads},
                     {"seconds", seconds}};
     std::cout << json_line(summary) << '\n';
   } else {
@@ -182,6 +197,10 @@ Exit run_matrix_check(const MatrixArguments& arguments) {
               << text("views with finding ", all.finding_match, "   ", all.finding_differ, '\n');
     if (skipped_files > 0)
       std::cout << plural(skipped_files, "bfloat16 file") << " left out: the matrix is float32\n";
+    if (other_ranks > 0)
+      std::cout << plural(other_ranks, "configuration")
+                << " left out: of another number of ranks than there are\n";
+    if (uploads > 0) std::cout << "weights of a rank uploaded " << plural(uploads, "time") << '\n';
     std::cout << (all.unexpected == 0 ? "match: " : "difference: ")
               << plural(all.count(), "configuration") << " (" << refused << " refused), "
               << all.unexpected << " not as expected, " << all.values << " values, "

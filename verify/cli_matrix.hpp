@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "verify/cli.hpp"
-#include "verify/cli_options.hpp"
+#include "verify/cli_executor.hpp"
 
 namespace tokenview {
 
@@ -15,7 +15,8 @@ struct MatrixArguments {
   std::vector<std::int64_t> tp, dp;  // empty: all
   std::vector<std::int64_t> tokens;  // prefixes alone; empty: cases, and prefixes where not quick
   std::vector<std::string> protocols, cases;
-  int num_threads = 1;
+  ExecutorArguments executor;
+  int num_threads = 1;  // on the CPU, with simulated ranks
   int verbosity = 0;
   OutputFormat format = OutputFormat::text;
 };

@@ -149,16 +149,24 @@ bool is_predicted(const AssertRecord& record, const std::vector<PredictedAssert>
   });
 }
 
-void require_on_gpu(const Scenario& s, const ScenarioVariant& variant) {
-  in_scope(s.name, [&] { require_arithmetic(config_of(s)); });
-  for (const InjectedFault& fault : variant.faults) {
+bool is_device_assert(const std::string& error) {
+  return error.find("cudaErrorAssert") != std::string::npos;
+}
+
+void require_faults_on_gpu(const std::string& source, const std::vector<InjectedFault>& faults) {
+  for (const InjectedFault& fault : faults) {
     const bool is_of_values = fault.act == FaultAct::poison || fault.act == FaultAct::scale ||
                               (fault.act == FaultAct::set && !fault.numbers.empty()) ||
                               (fault.act == FaultAct::rows && fault.with == "mix");
     if (is_of_values)
-      throw ConfigError(text(s.name, ": fault ", to_string(fault),
+      throw ConfigError(text(source, ": fault ", to_string(fault),
                              ": is not injected on a GPU: expected one that moves whole rows"));
   }
+}
+
+void require_on_gpu(const Scenario& s, const ScenarioVariant& variant) {
+  in_scope(s.name, [&] { require_arithmetic(config_of(s)); });
+  require_faults_on_gpu(s.name, variant.faults);
 }
 
 void tell_device_end(const Scenario& s, const ScenarioVariant& variant, std::ostream& out) {

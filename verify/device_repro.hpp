@@ -46,7 +46,13 @@ std::vector<PredictedAssert> predicted_asserts(const std::vector<Finding>& findi
 /// Whether the assert is one of those predicted: the same rank, index and bound.
 bool is_predicted(const AssertRecord& record, const std::vector<PredictedAssert>& predicted);
 
-/// Throws ConfigError for a model without arithmetic, or with faults that a GPU run does not know.
+/// Whether the error of a run on a GPU is a device-side assert.
+bool is_device_assert(const std::string& error);
+
+/// Throws ConfigError, in the name of `source`, for a fault that cannot be injected on a GPU.
+void require_faults_on_gpu(const std::string& source, const std::vector<InjectedFault>& faults);
+
+/// The same for the faults of a variant; and for a model without arithmetic.
 void require_on_gpu(const Scenario& scenario, const ScenarioVariant& variant);
 
 /// The child's part: runs the variant, with its target, on virtual ranks of the first GPU, and

@@ -6,34 +6,42 @@
 
 #include "device/cuda_ops.hpp"
 #include "device/device_info.hpp"
+#include "verify/executor.hpp"
 #include "verify/tap_recorder.hpp"
 
 namespace tokenview {
 
-Matrix<double> to_double(const CudaOps& ops, const CudaOps::Tensor& x) {
-  return Eigen::Map<const Matrix<float>>(ops.download(x).data(), x.rows(), x.cols()).cast<double>();
+template <class T, class X>
+Matrix<double> to_double(const CudaOps<T>& ops, const DeviceMatrix<X>& x) {
+  return Eigen::Map<const Matrix<float>>(ops.download(x).data(), x.rows(), x.cols())
+      .template cast<double>();
 }
-Matrix<std::int64_t> expert_ids(const CudaOps& ops, const CudaOps::Routing& x) {
+template <class T>
+Matrix<std::int64_t> expert_ids(const CudaOps<T>& ops, const typename CudaOps<T>::Routing& x) {
   return Eigen::Map<const Matrix<std::int64_t>>(ops.download(x.ids).data(), x.ids.rows(),
                                                 x.ids.cols());
 }
 
 namespace {
 
+template <class T>
 class VirtualRanks final : public GpuNumbers {
  public:
-  VirtualRanks(const ModelConfig& config, const WeightSource& source, int device)
-      : config_(config), source_(source), device_(device), gpu_(device) {}
+  using Ops = CudaOps<T>;
+  using Weights = ModelWeights<typename Ops::Weight>;
+
+  VirtualRanks(const ModelConfig& config, const WeightSource& source, Rounding rounding, int device)
+      : config_(config), source_(source), device_(device), gpu_(device, rounding) {}
 
   NumberRunResult run(const ParallelRun& run) override {
-    std::vector<CudaOps> ops;
+    std::vector<Ops> ops;
     for (std::int64_t rank = 0; rank < run.plan.parallel.world_size(); ++rank)
       ops.push_back(gpu_.of_rank(rank));
     SimMesh mesh(run.plan.parallel);
-    return run_numbers_on_mesh<CudaOps>(
+    return run_numbers_on_mesh<Ops>(
         run, mesh,
-        [&](const RankCoordinates& at) -> const CudaOps& { return ops[std::size_t(at.world)]; },
-        [&](const RankCoordinates& at) -> const ModelWeights<CudaOps::Weight>& {
+        [&](const RankCoordinates& at) -> const Ops& { return ops[std::size_t(at.world)]; },
+        [&](const RankCoordinates& at) -> const Weights& {
           return weights_at(placement_of(run.plan, at.tp, at.ep));
         });
   }
@@ -47,26 +55,35 @@ class VirtualRanks final : public GpuNumbers {
   std::optional<AssertRecord> assert_record() const override { return gpu_.assert_record(); }
 
  private:
-  const ModelWeights<CudaOps::Weight>& weights_at(const WeightPlacement& placement) {
+  const Weights& weights_at(const WeightPlacement& placement) {
     for (const auto& [at, weights] : loaded_)
       if (at == placement) return weights;
     return loaded_
-        .emplace_back(placement, WeightLoader<CudaOps>(gpu_, source_, config_, placement).model())
+        .emplace_back(placement, WeightLoader<Ops>(gpu_, source_, config_, placement).model())
         .second;
   }
 
   const ModelConfig& config_;
   const WeightSource& source_;
   int device_;
-  CudaOps gpu_;
-  std::deque<std::pair<WeightPlacement, ModelWeights<CudaOps::Weight>>> loaded_;
+  Ops gpu_;
+  std::deque<std::pair<WeightPlacement, Weights>> loaded_;
 };
 
 }  // namespace
 
 std::unique_ptr<GpuNumbers> gpu_numbers(const ModelConfig& config, const WeightSource& weights,
-                                        int device) {
-  return std::make_unique<VirtualRanks>(config, weights, device);
+                                        Rounding rounding, int device) {
+  if (rounding == Rounding::none)
+    return std::make_unique<VirtualRanks<float>>(config, weights, rounding, device);
+  return std::make_unique<VirtualRanks<__nv_bfloat16>>(config, weights, rounding, device);
+}
+
+NumberRunResult run_numbers_on_gpus(const Executor& executor, const ParallelRun& run,
+                                    const WeightSource& weights) {
+  if (executor.comm != CommKind::sim)
+    throw ConfigError(text("--comm ", to_string(executor.comm), ": expected sim on a GPU"));
+  return gpu_numbers(run.config, weights, executor.rounding)->run(run);
 }
 
 }  // namespace tokenview

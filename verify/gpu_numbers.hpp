@@ -9,9 +9,10 @@
 
 namespace tokenview {
 
-/// Runs configurations of one model with numbers in float32 on virtual ranks that share one GPU.
-/// Weights stay on the GPU for later runs: each part of the model is uploaded once, whatever
-/// configurations have a rank that holds it. Not for several threads.
+/// Runs configurations of one model with numbers on virtual ranks that share one GPU: in float32,
+/// or as a bfloat16 model with rounding points. Weights stay on the GPU for later runs: each part
+/// of the model is uploaded once, whatever configurations have a rank that holds it. Not for
+/// several threads.
 class GpuNumbers {
  public:
   virtual ~GpuNumbers() = default;
@@ -27,6 +28,6 @@ class GpuNumbers {
 
 /// On GPU `device`; `config` and `weights` outlive it. Throws DeviceError where it cannot be used.
 std::unique_ptr<GpuNumbers> gpu_numbers(const ModelConfig& config, const WeightSource& weights,
-                                        int device = 0);
+                                        Rounding rounding = Rounding::none, int device = 0);
 
 }  // namespace tokenview

@@ -8,13 +8,16 @@
 #include <exception>
 #include <limits>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <thread>
 
 #include "reference/program/error.hpp"
+#include "verify/device_repro.hpp"
 #include "verify/expected_verdict.hpp"
 #include "verify/golden_case.hpp"
+#include "verify/gpu_numbers.hpp"
 #include "verify/placed_compare.hpp"
 
 namespace tokenview {
@@ -196,12 +199,14 @@ MatrixEntries matrix_of(const LoadedGolden& golden, bool quick,
   return matrix;
 }
 
-MatrixResult run_entry(const LoadedGolden& golden, const MatrixEntry& entry) {
-  return run_entry(golden, entry, golden);
-}
+namespace {
 
-MatrixResult run_entry(const LoadedGolden& golden, const MatrixEntry& entry,
-                       const WeightSource& weights, const OwnProtocol* own) {
+using RunNumbers = std::function<NumberRunResult(const ParallelRun&)>;
+
+/// `numbers` are judged, and where they fail and the views are clean those of `second` instead.
+MatrixResult judge_entry(const LoadedGolden& golden, const MatrixEntry& entry,
+                         const OwnProtocol* own, const RunNumbers& numbers,
+                         const RunNumbers& second, bool is_on_gpu) {
   const ModelConfig& config = golden.config();
   MatrixResult result;
   result.entry = entry;
@@ -225,16 +230,51 @@ MatrixResult run_entry(const LoadedGolden& golden, const MatrixEntry& entry,
 
   const ViewRunResult views = run_views(run, true);
   result.findings = views.findings;
+  const auto asserts = predicted_asserts(views.findings);
+  if (is_on_gpu && !asserts.empty()) {
+    result.error = text("not run: index ", asserts.front().index, " of ", asserts.front().bound,
+                        " rows on rank ", asserts.front().at.world,
+                        " is a device-side assert, which would end the GPU for the others");
+    return result;
+  }
   const MatrixResult blank = result;
-  const auto judge = [&](const NumberRunResult& numbers) {
+  const auto judge = [&](const NumberRunResult& found) {
     result = blank;
-    result.error = numbers.error.empty() ? views.error : numbers.error;
-    Comparer(config, entry, cases, result).compare(views, numbers.taps);
+    result.error = found.error.empty() ? views.error : found.error;
+    Comparer(config, entry, cases, result).compare(views, found.taps);
   };
-  judge(run_numbers<float>(run, weights));
+  judge(numbers(run));
   // A tap that cancels loses in float32 what the recording kept by chance; see check_golden().
-  if (result.failed > 0 && views.clean()) judge(run_numbers<double>(run, weights));
+  if (second && result.failed > 0 && views.clean()) judge(second(run));
   return result;
+}
+
+}  // namespace
+
+MatrixResult run_entry(const LoadedGolden& golden, const MatrixEntry& entry) {
+  return run_entry(golden, entry, golden);
+}
+
+MatrixResult run_entry(const LoadedGolden& golden, const MatrixEntry& entry,
+                       const WeightSource& weights, const OwnProtocol* own) {
+  return judge_entry(
+      golden, entry, own, [&](const ParallelRun& run) { return run_numbers<float>(run, weights); },
+      [&](const ParallelRun& run) { return run_numbers<double>(run, weights); }, false);
+}
+
+std::int64_t run_matrix_on(const Executor& executor, const LoadedGolden& golden,
+                           const std::vector<MatrixEntry>& entries,
+                           const std::function<void(const MatrixResult&)>& done) {
+  const bool is_on_gpu = executor.device == Device::cuda;
+  std::unique_ptr<GpuNumbers> virtual_ranks;
+  if (is_on_gpu && executor.comm == CommKind::sim)
+    virtual_ranks = gpu_numbers(golden.config(), golden);
+  const RunNumbers numbers = [&](const ParallelRun& run) {
+    return virtual_ranks ? virtual_ranks->run(run) : run_numbers_on(executor, run, golden);
+  };
+  for (const MatrixEntry& entry : entries)
+    done(judge_entry(golden, entry, nullptr, numbers, {}, is_on_gpu));
+  return virtual_ranks ? virtual_ranks->uploads() : 0;
 }
 
 void run_matrix(const LoadedGolden& golden, const std::vector<MatrixEntry>& entries,

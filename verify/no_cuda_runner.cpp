@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reference/program/error.hpp"
 #include "verify/case_runner.hpp"
+#include "verify/executor.hpp"
 #include "verify/gpu_numbers.hpp"
 
 namespace tokenview {
@@ -14,7 +15,11 @@ std::unique_ptr<CaseRunner<float>> cuda_runner(const ModelConfig&, const WeightS
   throw DeviceError("no GPU: built without CUDA");
 }
 
-std::unique_ptr<GpuNumbers> gpu_numbers(const ModelConfig&, const WeightSource&, int) {
+std::unique_ptr<GpuNumbers> gpu_numbers(const ModelConfig&, const WeightSource&, Rounding, int) {
+  throw DeviceError("no GPU: built without CUDA");
+}
+
+NumberRunResult run_numbers_on_gpus(const Executor&, const ParallelRun&, const WeightSource&) {
   throw DeviceError("no GPU: built without CUDA");
 }
 
