@@ -92,6 +92,8 @@ class CudaOps : public HostRows {
   }
 
   Rounding rounding() const { return rounding_; }
+  /// Its GPU, stream and pool: for a communicator.
+  CudaContext& context() const { return *gpu_; }
 
   /// What the first device-side assert on this GPU noted; nothing: there was none. Of this
   /// process's copies of this object, whatever their rank.

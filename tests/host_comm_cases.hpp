@@ -53,17 +53,30 @@ template <class S>
 struct Results {
   std::vector<Matrix<S>> tensors;
   std::vector<Matrix<std::int64_t>> ids;
-  void add(Matrix<S> x) { tensors.push_back(std::move(x)); }
+};
+
+/// Makes the operands of one rank, and keeps what comes out, on the host.
+template <class S>
+struct HostOperands {
+  using Tensor = Matrix<S>;
+  std::int64_t rank;
+  Results<S> results = {};
+
+  Matrix<S> tensor(std::int64_t rows, std::int64_t cols) const {
+    return values_of<S>(rank, rows, cols);
+  }
+  Routing<S> routing(std::int64_t rows) const { return routing_of<S>(rank, rows); }
+  void add(Matrix<S> x) { results.tensors.push_back(std::move(x)); }
   void add(Routing<S> x) {
-    tensors.push_back(std::move(x.weights));
-    ids.push_back(std::move(x.ids));
+    add(std::move(x.weights));
+    results.ids.push_back(std::move(x.ids));
   }
 };
 
-template <class S, class Comm>
-Results<S> every_operation(Comm& comm, std::int64_t rows, std::int64_t cols) {
+template <class Comm, class Operands>
+void every_operation(Comm& comm, Operands& made, std::int64_t rows, std::int64_t cols) {
   const std::int64_t n = comm.size(), r = comm.rank();
-  const std::vector<std::int64_t> sizes = uneven(n);
+  const std::vector<std::int64_t> sizes = uneven(n), even(std::size_t(n), rows);
   std::vector<std::int64_t> to, from;
   for (std::int64_t i = 0; i < n; ++i) {
     to.push_back((r + 2 * i) % 3);
@@ -72,28 +85,43 @@ Results<S> every_operation(Comm& comm, std::int64_t rows, std::int64_t cols) {
   const auto total = [](const std::vector<std::int64_t>& parts) {
     return std::accumulate(parts.begin(), parts.end(), std::int64_t{0});
   };
-  Results<S> out;
-  out.add(comm.all_reduce(values_of<S>(r, rows, cols)));
+  made.add(comm.all_reduce(made.tensor(rows, cols)));
   for (const Axis axis : {Axis::rows, Axis::cols})
-    out.add(comm.all_gather(values_of<S>(r, rows, cols), axis));
-  out.add(comm.reduce_scatter(values_of<S>(r, n * rows, cols), Axis::rows));
-  out.add(comm.reduce_scatter(values_of<S>(r, rows, n * cols), Axis::cols));
-  out.add(comm.all_gather_v(values_of<S>(r, sizes[std::size_t(r)], cols), sizes));
-  out.add(comm.reduce_scatter_v(values_of<S>(r, total(sizes), cols), sizes));
-  out.add(comm.all_to_all(values_of<S>(r, n * rows, cols)));
-  out.add(comm.all_to_all_v(values_of<S>(r, total(to), cols), to, from));
-  out.add(comm.broadcast(values_of<S>(r, rows, cols), n - 1));
+    made.add(comm.all_gather(made.tensor(rows, cols), axis));
+  made.add(comm.reduce_scatter(made.tensor(n * rows, cols), Axis::rows));
+  made.add(comm.reduce_scatter(made.tensor(rows, n * cols), Axis::cols));
+  for (const auto& parts : {sizes, even}) {
+    made.add(comm.all_gather_v(made.tensor(parts[std::size_t(r)], cols), parts));
+    made.add(comm.reduce_scatter_v(made.tensor(total(parts), cols), parts));
+    made.add(comm.all_gather_v(made.routing(parts[std::size_t(r)]), parts));
+  }
+  made.add(comm.all_to_all(made.tensor(n * rows, cols)));
+  made.add(comm.all_to_all_v(made.tensor(total(to), cols), to, from));
+  made.add(comm.broadcast(made.tensor(rows, cols), n - 1));
   comm.barrier();
-  out.add(comm.all_gather(routing_of<S>(r, rows), Axis::rows));
-  out.add(comm.all_gather_v(routing_of<S>(r, sizes[std::size_t(r)]), sizes));
-  out.add(comm.all_to_all_v(routing_of<S>(r, total(to)), to, from));
-  out.add(comm.broadcast(routing_of<S>(r, rows), 0));
+  made.add(comm.all_gather(made.routing(rows), Axis::rows));
+  made.add(comm.all_to_all_v(made.routing(total(to)), to, from));
+  made.add(comm.broadcast(made.routing(rows), 0));
   // A chain: each rank but the first passes on what it receives.
-  Matrix<S> baton = values_of<S>(0, rows, cols);
-  if (r > 0) baton = comm.template recv<Matrix<S>>(r - 1);
+  auto baton = made.tensor(rows, cols);
+  if (r > 0) baton = comm.template recv<typename Operands::Tensor>(r - 1);
   if (r + 1 < n) comm.send(baton, r + 1);
-  out.add(std::move(baton));
-  return out;
+  made.add(std::move(baton));
+}
+
+/// The first of `found` that is not `expected` to the bit.
+template <class S>
+std::string first_difference(const Results<S>& found, const Results<S>& expected) {
+  for (std::size_t i = 0; i < expected.tensors.size(); ++i)
+    if (!same(found.tensors.at(i), expected.tensors[i])) return text("result ", i, " differs");
+  for (std::size_t i = 0; i < expected.ids.size(); ++i)
+    if (!same(found.ids.at(i), expected.ids[i])) return text("ids ", i, " differ");
+  return {};
+}
+
+/// Rows with remainders of every kind over n ranks.
+inline std::vector<std::int64_t> row_counts(std::int64_t n) {
+  return {0, 1, n - 1, n, n + 1, 3 * n};
 }
 
 /// Bit for bit what simulated ranks give.
@@ -101,22 +129,25 @@ template <class S>
 std::string every_operation_is_the_simulators(Transport& world, ReductionOrder order) {
   const EigenOps<S> ops;
   const std::int64_t n = world.size();
-  for (const std::int64_t rows : {std::int64_t{0}, std::int64_t{1}, n - 1, n, n + 1, 3 * n})
+  for (const std::int64_t rows : row_counts(n))
     for (const std::int64_t cols : {1, 5}) {
       const auto expected = run_ranks(
-          ops, n, [&](auto& comm) { return every_operation<S>(comm, rows, cols); }, "tp", order);
-      const Results<S>& mine = expected[std::size_t(world.rank())];
-      Results<S> found;
+          ops, n,
+          [&](auto& comm) {
+            HostOperands<S> made{comm.rank()};
+            every_operation(comm, made, rows, cols);
+            return made.results;
+          },
+          "tp", order);
+      HostOperands<S> made{world.rank()};
       run_rank(world, "a rank", [&] {
         const auto all = world.world();
         HostComm<EigenOps<S>> comm(ops, {world, "tp", {all.begin(), all.end()}}, order);
-        found = every_operation<S>(comm, rows, cols);
+        every_operation(comm, made, rows, cols);
       });
-      for (std::size_t i = 0; i < mine.tensors.size(); ++i)
-        if (!same(found.tensors.at(i), mine.tensors[i]))
-          return text("operation ", i, ", rows ", rows, ", cols ", cols, ": differs");
-      for (std::size_t i = 0; i < mine.ids.size(); ++i)
-        if (!same(found.ids.at(i), mine.ids[i])) return text("ids ", i, ": differ");
+      const auto& mine = expected[std::size_t(world.rank())];
+      if (const std::string problem = first_difference(made.results, mine); !problem.empty())
+        return text("rows ", rows, ", cols ", cols, ": ", problem);
     }
   return {};
 }

@@ -11,7 +11,7 @@ Launch script(const std::string& text, double timeout = 30) {
 }
 
 const std::string line =
-    R"({"unusable":"","device":"GPU 0","error":"tp=1 dp=0 pp=0: argmax: cudaErrorAssert",)"
+    R"({"unusable":"","device":"GPU 0","rank":null,"error":"tp=1 dp=0 pp=0: argmax: cudaErrorAssert",)"
     R"("is_gpu_error":true,"cuda_error":"cudaErrorAssert","reached":"step0/logits","taps":0,)"
     R"("values":0,"worst":0.5,"worst_tap":"","cpu_error":"","record":{"kernel":1,"rank":1,"row":0,)"
     R"("index":9,"bound":3,"block":[4,5,6],"thread":[7,8,9]}})";
@@ -92,6 +92,39 @@ BOOST_AUTO_TEST_CASE(an_assert_is_the_predicted_one_where_rank_index_and_bound_a
 BOOST_AUTO_TEST_CASE(the_silent_case_predicts_no_assert) {
   const Scenario s = shipped("vllm-48429-silent");
   BOOST_TEST(predicted_asserts(run_scenario(s, s.broken).views.findings).empty());
+}
+
+BOOST_AUTO_TEST_CASE(an_end_is_judged_by_what_the_views_predict) {
+  const std::vector<PredictedAssert> due = {{coordinates_of(1, {.tp = 2}), 9, 5}};
+  AssertRecord record;
+  record.rank = 1;
+  record.index = 9;
+  record.bound = 5;
+  DeviceEnd end{.record = record};
+  BOOST_TEST(judged(end, due, true).agrees);
+  BOOST_TEST(!judged(end, {}, true).agrees);
+
+  end = {.taps = 3, .values = 30, .worst = 1e-6};
+  BOOST_TEST(judged(end, {}, false).word == std::string("match"));
+  BOOST_TEST(judged(end, {}, false).agrees);
+  BOOST_TEST(!judged(end, due, false).agrees);  // the predicted assert has not come
+  end.worst = 1e-3;
+  BOOST_TEST(judged(end, {}, false).word == std::string("difference"));
+  BOOST_TEST(!judged(end, {}, false).agrees);
+  end = {};  // nothing compared
+  BOOST_TEST(!judged(end, {}, false).agrees);
+
+  end = {.device = "GPU 0", .error = "out of memory", .is_gpu_error = true};
+  BOOST_CHECK_THROW(judged(end, {}, false), DeviceError);
+  end.rank = 0;  // stopped by rank 1, which asserts
+  BOOST_TEST(judged(end, due, true).agrees);
+  end.rank = 1;  // which had to assert itself
+  BOOST_TEST(!judged(end, due, true).agrees);
+
+  end = {.error = "shapes"};  // as on the CPU, or only here
+  BOOST_TEST(!judged(end, {}, false).agrees);
+  end.cpu_error = "shapes";
+  BOOST_TEST(judged(end, {}, false).agrees);
 }
 
 BOOST_AUTO_TEST_CASE(models_without_arithmetic_and_faults_of_values_are_not_for_a_gpu) {

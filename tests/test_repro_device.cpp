@@ -3,6 +3,7 @@
 // program where the one that was built with the test is not there.
 #include <boost/test/data/monomorphic.hpp>
 #include <boost/test/data/test_case.hpp>
+#include <chrono>
 #include <cstdlib>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -39,11 +40,25 @@ Ended repro(std::vector<std::string> arguments, bool records = true) {
       .end();
 }
 
-Json record_of(const Ended& end, const std::string& kind) {
+std::vector<Json> records_of(const Ended& end, const std::string& kind) {
+  std::vector<Json> records;
   std::istringstream lines(end.out);
   for (std::string line; std::getline(lines, line);)
-    if (Json record = Json::parse(line); record["kind"] == kind) return record;
-  throw std::runtime_error("no record " + kind + " in " + end.out + end.err);
+    if (Json record = Json::parse(line); record["kind"] == kind) records.push_back(record);
+  return records;
+}
+Json record_of(const Ended& end, const std::string& kind) {
+  const std::vector<Json> records = records_of(end, kind);
+  if (records.size() != 1)
+    throw std::runtime_error("not one record " + kind + " in " + end.out + end.err);
+  return records.front();
+}
+
+boost::test_tools::assertion_result has_two_gpus(boost::unit_test::test_unit_id) {
+  std::string reason;
+  boost::test_tools::assertion_result result(devices(reason).size() >= 2);
+  result.message() << "one GPU, and NCCL takes one a rank";
+  return result;
 }
 
 }  // namespace
@@ -95,6 +110,30 @@ BOOST_AUTO_TEST_CASE(the_lines_for_people_name_assert_and_prediction) {
         "noticed tp=", "cudaErrorAssert", "views   index 9 out of bounds for 3 rows",
         "verdict device assert: the predicted one\n"})
     BOOST_TEST(contains(end.out, part), part);
+}
+
+BOOST_AUTO_TEST_CASE(over_nccl_every_rank_asserts_and_none_hangs,
+                     *boost::unit_test::precondition(has_two_gpus)) {
+  const auto start = std::chrono::steady_clock::now();
+  const Ended end = repro({"--tp", "2", "--tokens", "10", "--comm", "nccl"});
+  BOOST_TEST(std::chrono::steady_clock::now() - start < std::chrono::seconds(30));
+  BOOST_TEST(end.code == 5, end.err);
+  const std::vector<Json> runs = records_of(end, "device_run");
+  BOOST_REQUIRE(runs.size() == 2);
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    BOOST_TEST(runs[rank]["verdict"] == "device assert");
+    BOOST_TEST(runs[rank]["agrees"] == true);
+    BOOST_TEST(runs[rank]["rank"] == rank);
+    BOOST_TEST(runs[rank]["index"] == 9);
+    BOOST_TEST(runs[rank]["bound"] == 5);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(over_nccl_the_repaired_run_gives_the_numbers_of_the_cpu,
+                     *boost::unit_test::precondition(has_two_gpus)) {
+  const Ended end = repro({"--tp", "2", "--tokens", "10", "--repaired", "--comm", "nccl"});
+  BOOST_TEST(end.code == 0, end.err);
+  for (const Json& run : records_of(end, "device_run")) BOOST_TEST(run["verdict"] == "match");
 }
 
 }  // namespace tokenview

@@ -11,11 +11,12 @@
 #include <ostream>
 #include <sstream>
 
+#include "device/device_info.hpp"
 #include "reference/program/config_json.hpp"
 #include "reference/program/error.hpp"
 #include "reference/program/seeded_weights.hpp"
+#include "transport/process_rank.hpp"
 #include "verify/fault_text.hpp"
-#include "verify/gpu_numbers.hpp"
 
 namespace tokenview {
 namespace {
@@ -44,6 +45,16 @@ void compare(const NumberRunResult& found, const NumberRunResult& expected, Devi
     }
 }
 
+/// "GPU 0 (NVIDIA H200)"
+std::string device_of_this_process(CommKind comm) {
+  std::string reason;
+  const std::vector<DeviceInfo> found = devices(reason);
+  if (found.empty()) throw DeviceError("no GPU: " + reason);
+  const auto process = process_rank();
+  const auto device = comm == CommKind::sim || !process ? 0 : std::size_t(process->local_rank);
+  return text("GPU ", device, " (", found[std::min(device, found.size() - 1)].name, ')');
+}
+
 /// The last name of the rank whose coordinates are in front of the error.
 std::string reached_by(const NumberRunResult& result, const ParallelConfig& parallel) {
   for (std::size_t rank = 0; rank < result.taps.size(); ++rank) {
@@ -57,6 +68,7 @@ std::string reached_by(const NumberRunResult& result, const ParallelConfig& para
 std::string line_of(const DeviceEnd& end) {
   Json json = {{"unusable", end.unusable},
                {"device", end.device},
+               {"rank", end.rank ? Json(*end.rank) : Json(nullptr)},
                {"error", end.error},
                {"is_gpu_error", end.is_gpu_error},
                {"cuda_error", end.cuda_error},
@@ -80,6 +92,7 @@ DeviceEnd end_of(const std::string& line) {
   DeviceEnd end;
   json.at("unusable").get_to(end.unusable);
   json.at("device").get_to(end.device);
+  if (!json.at("rank").is_null()) end.rank = json.at("rank").get<std::int64_t>();
   json.at("error").get_to(end.error);
   json.at("is_gpu_error").get_to(end.is_gpu_error);
   json.at("cuda_error").get_to(end.cuda_error);
@@ -169,26 +182,40 @@ void require_on_gpu(const Scenario& s, const ScenarioVariant& variant) {
   require_faults_on_gpu(s.name, variant.faults);
 }
 
-void tell_device_end(const Scenario& s, const ScenarioVariant& variant, std::ostream& out) {
+DeviceVerdict judged(const DeviceEnd& end, const std::vector<PredictedAssert>& predicted,
+                     bool any_assert) {
+  const auto is_due = [&](const PredictedAssert& assert) {
+    return !end.rank || assert.at.world == *end.rank;
+  };
+  if (end.record) return {"device assert", is_predicted(*end.record, predicted)};
+  if (end.error.empty())
+    return {end.matches_cpu() ? "match" : "difference", end.matches_cpu() && predicted.empty()};
+  if (any_assert) return {"stopped", std::ranges::none_of(predicted, is_due)};  // by another rank
+  if (end.is_gpu_error) throw DeviceError(text(end.device, ": ", end.error));
+  return {"stopped", !end.cpu_error.empty()};
+}
+
+void tell_device_end(const Scenario& s, const ScenarioVariant& variant, CommKind comm,
+                     std::ostream& out) {
   const ModelConfig config = config_of(s);
   ParallelRun run = run_of(s, variant, config);
   run.target_runs = true;  // numbers need it
   const SeededWeights weights(config, 1);
   DeviceEnd end;
-  std::unique_ptr<GpuNumbers> gpu;
+  NumberRunResult found;
   try {
-    gpu = gpu_numbers(config, weights);
-  } catch (const DeviceError& error) {
+    end.device = device_of_this_process(comm);
+    if (comm != CommKind::sim) end.rank = process_world().rank();
+    found = run_numbers_on({.device = Device::cuda, .comm = comm}, run, weights);
+  } catch (const Error& error) {
     end.unusable = error.what();
     out << line_of(end) << std::endl;
     return;
   }
-  end.device = gpu->device();
-  const NumberRunResult found = gpu->run(run);
   end.error = found.error;
   end.is_gpu_error = !found.error.empty() && found.fault == Fault::device;
-  end.cuda_error = gpu->cuda_error();
-  end.record = gpu->assert_record();
+  end.cuda_error = found.cuda_error;
+  end.record = found.assert_record;
   if (!end.error.empty()) end.reached = reached_by(found, s.parallel);
   if (end.cuda_error.empty()) {
     const NumberRunResult expected = run_numbers<float>(run, weights);

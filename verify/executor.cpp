@@ -95,8 +95,10 @@ void gather_taps(Transport& world, NumberRunResult& result) {
   }
 }
 
-NumberRunResult run_numbers_on(const Executor& executor, const ParallelRun& run,
+NumberRunResult run_numbers_on(const Executor& executor, const ParallelRun& asked,
                                const WeightSource& weights) {
+  ParallelRun run = asked;
+  if (executor.comm != CommKind::sim) run.fault_hits = nullptr;  // ranks would count at once
   const bool on_gpus = usable(executor.device) == Device::cuda;
   if (executor.wide && (on_gpus || executor.rounding != Rounding::none))
     throw UsageError("float64: there is one arithmetic for it, on the CPU without rounding");

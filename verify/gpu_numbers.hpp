@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <memory>
-#include <optional>
-#include <string>
 
-#include "device/assert_record.hpp"
 #include "verify/number_run.hpp"
 
 namespace tokenview {
@@ -20,14 +17,12 @@ class GpuNumbers {
   /// An error is told in the result. After a device-side assert every further run fails.
   virtual NumberRunResult run(const ParallelRun& run) = 0;
 
-  virtual std::string device() const = 0;      // "GPU 0 (NVIDIA H200)"
-  virtual std::int64_t uploads() const = 0;    // of one rank's weights
-  virtual std::string cuda_error() const = 0;  // "cudaErrorAssert": what has ended it; or empty
-  virtual std::optional<AssertRecord> assert_record() const = 0;
+  virtual std::int64_t uploads() const = 0;  // of one rank's weights
 };
 
-/// On GPU `device`; `config` and `weights` outlive it. Throws DeviceError where it cannot be used.
+/// On the first GPU; `config` and `weights` outlive it. Throws DeviceError where it cannot be used.
 std::unique_ptr<GpuNumbers> gpu_numbers(const ModelConfig& config, const WeightSource& weights,
-                                        Rounding rounding = Rounding::none, int device = 0);
+                                        Rounding rounding = Rounding::none,
+                                        ReductionOrder order = ReductionOrder::rank);
 
 }  // namespace tokenview

@@ -15,7 +15,8 @@ std::unique_ptr<CaseRunner<float>> cuda_runner(const ModelConfig&, const WeightS
   throw DeviceError("no GPU: built without CUDA");
 }
 
-std::unique_ptr<GpuNumbers> gpu_numbers(const ModelConfig&, const WeightSource&, Rounding, int) {
+std::unique_ptr<GpuNumbers> gpu_numbers(const ModelConfig&, const WeightSource&, Rounding,
+                                        ReductionOrder) {
   throw DeviceError("no GPU: built without CUDA");
 }
 

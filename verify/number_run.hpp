@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "device/assert_record.hpp"
 #include "reference/eigen_ops.hpp"
 #include "reference/program/error.hpp"
 #include "verify/parallel_run.hpp"
@@ -24,6 +26,10 @@ struct NumberRunResult {
   std::vector<RankTaps> taps;  // of each rank of the world
   std::string error;           // what stopped the run; empty: nothing
   Fault fault = Fault::usage;  // of the error
+
+  // Of a run that an error ended on a GPU of this process:
+  std::string cuda_error = {};                     // "cudaErrorAssert": what has ended CUDA
+  std::optional<AssertRecord> assert_record = {};  // of the first device-side assert
 };
 
 /// Runs `run` in arithmetic S on simulated ranks.
