@@ -470,7 +470,7 @@ BOOST_AUTO_TEST_CASE(a_gpu_that_is_demanded_and_not_there_is_one_error) {
   const TemporaryFolder folder;
   for (std::vector<std::string> words : std::vector<std::vector<std::string>>{
            {"check", golden().path},
-           {"check", "--matrix", golden().path},
+           {"check", "--matrix=quick", golden().path},
            {"record", "--from", golden().path, "--out", folder.file("new.h5")},
            {"repro", "vllm-48429"},
            {"run", "--numeric", "--tokens", "2"},

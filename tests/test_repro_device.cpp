@@ -116,7 +116,7 @@ BOOST_AUTO_TEST_CASE(over_nccl_every_rank_asserts_and_none_hangs,
                      *boost::unit_test::precondition(has_two_gpus)) {
   const auto start = std::chrono::steady_clock::now();
   const Ended end = repro({"--tp", "2", "--tokens", "10", "--comm", "nccl"});
-  BOOST_TEST(std::chrono::steady_clock::now() - start < std::chrono::seconds(30));
+  BOOST_TEST((std::chrono::steady_clock::now() - start < std::chrono::seconds(30)));
   BOOST_TEST(end.code == 5, end.err);
   const std::vector<Json> runs = records_of(end, "device_run");
   BOOST_REQUIRE(runs.size() == 2);
