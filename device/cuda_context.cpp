@@ -4,7 +4,10 @@
 #include <cuda_bf16.h>
 
 #include <algorithm>
+#include <bit>
+#include <cstdlib>
 #include <limits>
+#include <new>
 #include <type_traits>
 
 #include "device/device_info.hpp"
@@ -12,6 +15,16 @@
 #include "reference/program/error.hpp"
 
 namespace tokenview {
+namespace {
+
+/// Sizes of blocks: eight between a power of two and the next, 512 bytes apart at least.
+std::int64_t block_size(std::int64_t bytes) {
+  const std::int64_t step =
+      std::max<std::int64_t>(512, std::int64_t(std::bit_floor(std::uint64_t(bytes)) / 8));
+  return (bytes + step - 1) / step * step;
+}
+
+}  // namespace
 
 std::shared_ptr<CudaContext> CudaContext::create(int device) {
   std::string reason;
@@ -22,16 +35,22 @@ std::shared_ptr<CudaContext> CudaContext::create(int device) {
   const DeviceInfo& info = found[std::size_t(device)];
 
   std::shared_ptr<CudaContext> context(new CudaContext);
+  context->keeps_blocks_ = std::getenv("TOKENVIEW_PLAIN_MEMORY") == nullptr;
   context->name_ = text("GPU ", device, " (", info.name, ")");
   return in_scope(context->name_, [&] {
-    check(cudaSetDevice(device), "cudaSetDevice");
-    check(cudaFree(nullptr), "starting CUDA");  // an exclusive GPU in use is refused here
+    start_device(device);
     if (!kernels::are_built_for_this_gpu())
       throw DeviceError(text("compute capability ", info.compute_major, ".", info.compute_minor,
                              " is not among those that this build has kernels for"));
     for (cudaStream_t* stream : {&context->stream_, &context->side_stream_})
       check(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking), "cudaStreamCreate");
     context->staging_ = std::make_unique<StagingRing>();
+    void* record = nullptr;
+    check(cudaHostAlloc(&record, sizeof(AssertRecord), cudaHostAllocMapped), "cudaHostAlloc");
+    context->record_ = new (record) AssertRecord;
+    void* record_on_device = nullptr;
+    check(cudaHostGetDevicePointer(&record_on_device, record, 0), "cudaHostGetDevicePointer");
+    context->record_on_device_ = static_cast<AssertRecord*>(record_on_device);
     cudaMemPoolProps properties{};
     properties.allocType = cudaMemAllocationTypePinned;
     properties.location = {cudaMemLocationTypeDevice, device};
@@ -55,36 +74,68 @@ CudaContext::~CudaContext() {
   if (blas_ != nullptr) Cublas::library().destroy(blas_);
   if (stream_ != nullptr) cudaStreamSynchronize(stream_);
   staging_.reset();
+  free_kept_blocks();
   for (const auto& [bytes, data] : constants_) cudaFreeAsync(data, stream_);
   if (pool_ != nullptr) cudaMemPoolDestroy(pool_);
   for (const cudaStream_t stream : {stream_, side_stream_})
     if (stream != nullptr) cudaStreamDestroy(stream);
+  if (record_ != nullptr) cudaFreeHost(record_);
 }
 
 std::shared_ptr<void> CudaContext::allocate_bytes(std::int64_t bytes) {
   if (bytes == 0) return nullptr;
-  return is_capturing() ? recording_->memory->piece(bytes) : allocate_on(stream_, bytes);
+  if (is_capturing()) return recording_->memory->piece(bytes);
+  if (!keeps_blocks_) return allocate_on(stream_, bytes);
+  const std::int64_t size = block_size(bytes);
+  std::vector<void*>& kept = kept_blocks_[size];
+  if (kept.empty()) return allocate_on(stream_, size);
+  void* const data = kept.back();
+  kept.pop_back();
+  return owned(data, size);
 }
 
 std::shared_ptr<void> CudaContext::allocate_on(cudaStream_t stream, std::int64_t bytes) {
   void* data = nullptr;
-  const cudaError_t status = cudaMallocFromPoolAsync(&data, std::size_t(bytes), pool_, stream);
+  const auto ask = [&] {
+    return cudaMallocFromPoolAsync(&data, std::size_t(bytes), pool_, stream);
+  };
+  cudaError_t status = ask();
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();  // not sticky
+    free_kept_blocks();
+    check(cudaStreamSynchronize(stream_), "waiting for the GPU");
+    status = ask();
+  }
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
     std::size_t free = 0, total = 0;
     check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
     throw DeviceError(text(name_, ": out of memory: ", bytes, " bytes asked for, ", free,
                            " bytes free of ", total));
   }
   check(status, "cudaMallocFromPoolAsync");
-  return {data, [context = shared_from_this()](void* memory) { context->release(memory); }};
+  return owned(data, bytes);
 }
 
-void CudaContext::release(void* memory) {
+std::shared_ptr<void> CudaContext::owned(void* data, std::int64_t bytes) {
+  return {data,
+          [context = shared_from_this(), bytes](void* memory) { context->release(memory, bytes); }};
+}
+
+void CudaContext::release(void* memory, std::int64_t bytes) {
   if (is_capturing())
-    released_.push_back(memory);  // freeing it is no part of the step
+    released_.emplace_back(memory, bytes);  // freeing it is no part of the step
+  else if (keeps_blocks_)
+    kept_blocks_[bytes].push_back(memory);
   else
     cudaFreeAsync(memory, stream_);  // fails only after a device-side assert
+}
+
+void CudaContext::free_kept_blocks() {
+  for (auto& [bytes, blocks] : kept_blocks_) {
+    for (void* const block : blocks) cudaFreeAsync(block, stream_);
+    blocks.clear();
+  }
 }
 
 const void* CudaContext::constant_bytes(const std::string& bytes) {
@@ -131,7 +182,7 @@ cudaGraph_t CudaContext::capture(StepRecording& recording, const Batch& batch,
     recording_ = nullptr;
     recording.batch = nullptr;
     const cudaError_t status = cudaStreamEndCapture(stream_, &graph);
-    for (void* memory : released_) release(memory);
+    for (const auto& [memory, bytes] : released_) release(memory, bytes);
     released_.clear();
     return status;
   };

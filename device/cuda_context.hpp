@@ -9,8 +9,11 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
+#include "device/assert_record.hpp"
 #include "device/check.hpp"
 #include "device/cublas.hpp"
 #include "device/device_matrix.hpp"
@@ -25,7 +28,8 @@ namespace tokenview {
 /// event, so that the host waits for results only. Not for several threads at once.
 class CudaContext : public std::enable_shared_from_this<CudaContext> {
  public:
-  /// Throws DeviceError where there is no such GPU, or it is too old for the kernels of this build.
+  /// Throws DeviceError where there is no such GPU, another process has it for itself, or it is too
+  /// old for the kernels of this build.
   static std::shared_ptr<CudaContext> create(int device);
   ~CudaContext();
   CudaContext(const CudaContext&) = delete;
@@ -33,6 +37,11 @@ class CudaContext : public std::enable_shared_from_this<CudaContext> {
 
   cudaStream_t stream() const { return stream_; }
   const std::string& name() const { return name_; }
+
+  /// Where kernels note the first assert, in the name of `rank`; and what they noted, which can be
+  /// read when the assert has ended everything else.
+  AssertNote assert_note(std::int64_t rank) const { return {record_on_device_, rank}; }
+  const AssertRecord& assert_record() const { return *record_; }
 
   /// Uninitialised memory for `count` elements; null for none. Throws DeviceError when the GPU has
   /// no more.
@@ -144,7 +153,9 @@ class CudaContext : public std::enable_shared_from_this<CudaContext> {
   CudaContext() = default;
   std::shared_ptr<void> allocate_bytes(std::int64_t bytes);
   std::shared_ptr<void> allocate_on(cudaStream_t stream, std::int64_t bytes);
-  void release(void* memory);
+  std::shared_ptr<void> owned(void* data, std::int64_t bytes);
+  void release(void* memory, std::int64_t bytes);
+  void free_kept_blocks();
   const void* constant_bytes(const std::string& bytes);
   void require_no_capture(const char* what) const;
   static void require_fits(std::size_t bytes, std::size_t capacity);
@@ -154,10 +165,13 @@ class CudaContext : public std::enable_shared_from_this<CudaContext> {
   cudaStream_t side_stream_ = nullptr;  // what must not be captured
   cudaMemPool_t pool_ = nullptr;
   std::unique_ptr<StagingRing> staging_;
-  std::map<std::string, void*> constants_;  // by their bytes
-  StepRecording* recording_ = nullptr;      // the step that is captured
-  std::vector<void*> released_;             // meanwhile
+  std::map<std::string, void*> constants_;                // by their bytes
+  StepRecording* recording_ = nullptr;                    // the step that is captured
+  std::vector<std::pair<void*, std::int64_t>> released_;  // meanwhile
+  bool keeps_blocks_ = true;
+  std::unordered_map<std::int64_t, std::vector<void*>> kept_blocks_;  // by their bytes
   cublasHandle_t blas_ = nullptr;
+  AssertRecord *record_ = nullptr, *record_on_device_ = nullptr;  // one, in pinned host memory
 };
 
 }  // namespace tokenview

@@ -23,6 +23,19 @@ CudaOps<T>::CudaOps(int device, Rounding rounding, GdnForm gdn_form)
 }
 
 template <class T>
+std::optional<AssertRecord> CudaOps<T>::assert_record() const {
+  const AssertRecord& record = gpu_->assert_record();
+  if (record.is_complete == 0) return std::nullopt;
+  return record;
+}
+
+template <class T>
+std::string CudaOps<T>::error() const {
+  const cudaError_t status = cudaStreamSynchronize(gpu_->stream());
+  return status == cudaSuccess ? "" : cudaGetErrorName(status);
+}
+
+template <class T>
 DeviceMatrix<T> CudaOps<T>::matrix(std::int64_t rows, std::int64_t cols) const {
   return gpu_->matrix<T>(rows, cols);
 }
@@ -262,7 +275,7 @@ typename CudaOps<T>::Ids CudaOps<T>::argmax(const Tensor& logits) const {
   if (logits.rows() > 0 && logits.cols() == 0) throw ShapeError("argmax: rows without columns");
   const auto ids = gpu_->matrix<std::int64_t>(logits.rows(), 1);
   kernels::argmax<T>(ids.data(), logits, gpu_->stream());
-  return download(ids);
+  return in_scope("argmax", [&] { return download(ids); });
 }
 
 template class CudaOps<float>;

@@ -3,12 +3,14 @@
 #include <cuda_bf16.h>
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "device/assert_record.hpp"
 #include "device/device_matrix.hpp"
 #include "reference/program/host_rows.hpp"
 #include "reference/program/operations.hpp"
@@ -92,9 +94,23 @@ class CudaOps : public HostRows {
                    Rounding rounding = std::is_same_v<T, float> ? Rounding::none : Rounding::hf,
                    GdnForm gdn_form = GdnForm::recurrent);
 
+  /// The same GPU, stream and memory in the name of a virtual rank: an assert names it.
+  CudaOps of_rank(std::int64_t rank) const {
+    CudaOps ops = *this;
+    ops.rank_ = rank;
+    return ops;
+  }
+
   Rounding rounding() const { return rounding_; }
   /// Its GPU, stream and pool.
   CudaContext& context() const { return *gpu_; }
+
+  /// What the first device-side assert on this GPU noted; nothing: there was none. Of this
+  /// process's copies of this object, whatever their rank.
+  std::optional<AssertRecord> assert_record() const;
+  /// Waits for all work, and names the error that has ended the context: "cudaErrorAssert"; empty:
+  /// none has.
+  std::string error() const;
 
   // To the GPU, rounded to T, and back, which waits for it.
   Tensor upload(std::span<const float> values, std::int64_t rows, std::int64_t cols) const;
@@ -218,6 +234,7 @@ class CudaOps : public HostRows {
   std::shared_ptr<CudaContext> gpu_;
   Rounding rounding_;
   GdnForm gdn_form_;
+  std::int64_t rank_ = 0;  // that asserts name
 };
 
 extern template class CudaOps<float>;

@@ -45,10 +45,10 @@ DeviceMatrix<T> with_zero_rows(CudaContext& gpu, const DeviceMatrix<T>& x, std::
 
 template <class T>
 DeviceMatrix<T> gathered(CudaContext& gpu, const DeviceMatrix<T>& x,
-                         const std::vector<std::int64_t>& rows) {
+                         const std::vector<std::int64_t>& rows, std::int64_t rank) {
   const auto out = gpu.matrix<T>(std::int64_t(rows.size()), x.cols());
   const auto index = gpu.upload(rows);
-  row_gather<T>(out, x, index.get(), gpu.stream());
+  row_gather<T>(out, x, index.get(), gpu.stream(), gpu.assert_note(rank));
   return out;
 }
 
@@ -82,7 +82,7 @@ typename CudaOps<T>::Routing CudaOps<T>::skip_pads(const Routing& routing, const
 
 template <class T>
 std::vector<std::int64_t> CudaOps<T>::rows_for(const Routing& routing, const Range& experts) const {
-  const std::vector<std::int64_t> ids = download(routing.ids);
+  const auto ids = in_scope("rows_for", [&] { return download(routing.ids); });
   const auto k = routing.ids.cols();
   std::vector<std::int64_t> rows;
   for (std::int64_t t = 0; t < routing.ids.rows(); ++t)
@@ -95,13 +95,13 @@ std::vector<std::int64_t> CudaOps<T>::rows_for(const Routing& routing, const Ran
 template <class T>
 DeviceMatrix<T> CudaOps<T>::take_rows(const Tensor& x,
                                       const std::vector<std::int64_t>& rows) const {
-  return gathered(*gpu_, x, rows);
+  return gathered(*gpu_, x, rows, rank_);
 }
 
 template <class T>
 typename CudaOps<T>::Routing CudaOps<T>::take_rows(const Routing& x,
                                                    const std::vector<std::int64_t>& rows) const {
-  return {gathered(*gpu_, x.weights, rows), gathered(*gpu_, x.ids, rows)};
+  return {gathered(*gpu_, x.weights, rows, rank_), gathered(*gpu_, x.ids, rows, rank_)};
 }
 
 /// The rows of x that belong to each row of the result are listed first, in their order.
@@ -135,7 +135,7 @@ DeviceMatrix<T> CudaOps<T>::unflatten(const Tensor& flat, std::int64_t width) co
 template <class T>
 DeviceMatrix<T> CudaOps<T>::index_rows(const Tensor& x,
                                        const std::vector<std::int64_t>& rows) const {
-  return gathered(*gpu_, x, rows);
+  return gathered(*gpu_, x, rows, rank_);
 }
 
 template <class T>

@@ -95,7 +95,7 @@ NcclWorld<Ops> NcclWorld<Ops>::of_threads(std::int64_t size, Rounding rounding,
   state->threads.emplace(size);
   for (std::int64_t rank = 0; rank < size; ++rank)
     state->ranks.push_back(
-        {state->threads->end(rank), int(rank), Ops(int(rank), rounding), nullptr});
+        {state->threads->end(rank), int(rank), Ops(int(rank), rounding).of_rank(rank), nullptr});
   return NcclWorld(std::move(state));
 }
 
@@ -104,7 +104,8 @@ NcclWorld<Ops> NcclWorld<Ops>::of_processes(Transport& transport, int device, Ro
                                             const NcclOptions& options) {
   auto state = std::make_unique<State>();
   state->options = options;
-  state->ranks.push_back({transport, device, Ops(device, rounding), nullptr});
+  state->ranks.push_back(
+      {transport, device, Ops(device, rounding).of_rank(transport.rank()), nullptr});
   return NcclWorld(std::move(state));
 }
 

@@ -26,13 +26,12 @@ namespace {
 
 constexpr Choice<DType> dtypes[] = {
     {"float32", DType::float32}, {"float64", DType::float64}, {"bfloat16", DType::bfloat16}};
-constexpr Choice<Device> device_words[] = {
-    {"cpu", Device::cpu}, {"cuda", Device::cuda}, {"auto", Device::automatic}};
 constexpr Choice<GdnForm> gdn_forms[] = {{"recurrent", GdnForm::recurrent},
                                          {"chunked", GdnForm::chunked}};
 
 struct CheckArguments {
   bool matrix = false;
+  CommKind comm = CommKind::sim;
   std::vector<std::string> goldens;
   std::string only;
   CheckOptions options;
@@ -279,7 +278,11 @@ std::function<Exit()> add_options(CLI::App& app) {
           ->type_name("quick|full")
           ->expected(0, 1)
           ->default_str("quick");
-  for (const char* other : {"--only", "--device", "--dtype", "--rounding", "--gdn", "--allow-ties"})
+  add_choice(app, "--comm", arguments->comm, comm_words,
+             "Matrix: what joins the ranks: simulated in this process (sim, the default; on a GPU "
+             "virtual ranks), NCCL with a GPU a rank, or MPI with a process a rank")
+      ->needs(matrix_option);
+  for (const char* other : {"--only", "--dtype", "--rounding", "--gdn", "--allow-ties"})
     matrix_option->excludes(app.get_option(other));
   const auto add_list = [&](const char* name, const char* type, const std::string& description,
                             auto take) {
@@ -345,6 +348,7 @@ std::function<Exit()> add_options(CLI::App& app) {
              ? std::vector{default_data_folder("golden", ".h5", build::data_dir)}
              : arguments->goldens)
       for (std::string& file : golden_files(argument)) matrix->goldens.push_back(std::move(file));
+    matrix->executor = {arguments->options.device, arguments->comm};
     matrix->num_threads = arguments->options.num_threads;
     if (threads->empty() && share_of(matrix->shard).is_mpirun) matrix->num_threads = 1;
     matrix->verbosity = arguments->verbosity;

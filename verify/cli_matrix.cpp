@@ -104,6 +104,8 @@ bool selected(const MatrixArguments& arguments, const MatrixEntry& entry) {
 struct Checked {
   Agreement all;
   std::int64_t selected = 0, refused = 0, skipped_files = 0;  // of the whole matrix
+  std::int64_t other_ranks = 0;  // selected, but of another number of ranks than there are
+  std::int64_t uploads = 0;      // of a rank's weights to a GPU
   std::set<std::string> known_cases;
   double seconds = 0;
   Exit exit = Exit::match;
@@ -112,8 +114,10 @@ struct Checked {
 /// Checks the configurations of `share`; `tell_case` is told of each, `tell_file` of each file that
 /// has some.
 template <class TellCase, class TellFile>
-Checked check_part(const MatrixArguments& arguments, const Share& share, TellCase tell_case,
-                   TellFile tell_file) {
+Checked check_part(const MatrixArguments& arguments, const Executor& executor, const Share& share,
+                   TellCase tell_case, TellFile tell_file) {
+  const bool is_simulated = executor.device == Device::cpu && executor.comm == CommKind::sim;
+  std::int64_t other_world = 0;
   Progress progress;
   Checked checked;
   const auto start = std::chrono::steady_clock::now();
@@ -139,19 +143,29 @@ Checked check_part(const MatrixArguments& arguments, const Share& share, TellCas
     std::erase_if(entries, [&](const MatrixEntry& entry) {
       return !selected(arguments, entry) || !share.has(checked.selected++);
     });
+    checked.other_ranks += std::int64_t(std::erase_if(entries, [&](const MatrixEntry& entry) {
+      if (has_ranks(executor, entry.parallel.world_size())) return false;
+      other_world = entry.parallel.world_size();
+      return true;
+    }));
     if (entries.empty()) continue;
     Agreement of_file;
-    run_matrix(golden, entries, arguments.num_threads, [&](const MatrixResult& result) {
+    const auto take = [&](const MatrixResult& result) {
       throw_if_interrupted();
       progress.update(
           text("matrix: ", of_file.count() + 1, '/', entries.size(), ' ', golden.name()));
       of_file.add(result);
       tell_case(result);
-    });
+    };
+    if (is_simulated)
+      run_matrix(golden, entries, arguments.num_threads, take);
+    else
+      checked.uploads += run_matrix_on(executor, golden, entries, take);
     progress.clear();
     tell_file(path, of_file);
     checked.all.add(of_file);
   }
+  if (checked.all.count() == 0 && checked.other_ranks > 0) require_ranks(executor, other_world);
   checked.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return checked;
 }
@@ -173,6 +187,8 @@ ReportRecord summary_record(const Agreement& all, std::int64_t refused, double s
 
 ReportRecord part_record(const Checked& checked, const Share& share) {
   ReportRecord summary = summary_record(checked.all, checked.refused, checked.seconds);
+  summary.more.emplace_back("other_ranks", checked.other_ranks);
+  summary.more.emplace_back("uploads", checked.uploads);
   if (share.count > 1) {
     add_share(summary, share, "check --matrix", checked.all.count(), checked.selected);
     summary.more.emplace_back("exit", std::int64_t(checked.exit));
@@ -239,13 +255,16 @@ Exit report_parts(const MatrixArguments& arguments, const std::vector<Part>& par
 Exit run_matrix_check(const MatrixArguments& arguments) {
   if (!arguments.merge.empty())
     return report_parts(arguments, read_parts("check --matrix", arguments.merge));
-  const Share share = share_of(arguments.shard);
+  const Executor executor = executor_of(arguments.executor, false);
+  silence_other_ranks(executor);
+  // Processes that are the ranks of one run do not share the work.
+  const Share share = executor.comm == CommKind::sim ? share_of(arguments.shard) : Share();
   if (share.is_mpirun && share.count > 1)
     return report_parts(
         arguments, gathered_parts("check --matrix", share, [&] {
           std::vector<std::string> lines;
           const Checked checked = check_part(
-              arguments, share,
+              arguments, executor, share,
               [&](const MatrixResult& r) { lines.push_back(json_line(record_of(r))); },
               [](const std::string&, const Agreement&) {});
           lines.push_back(json_line(part_record(checked, share)));
@@ -254,7 +273,7 @@ Exit run_matrix_check(const MatrixArguments& arguments) {
 
   const bool records = arguments.format == OutputFormat::jsonl;
   const Checked checked = check_part(
-      arguments, share,
+      arguments, executor, share,
       [&](const MatrixResult& result) {
         if (records)
           std::cout << json_line(record_of(result)) << '\n';
@@ -274,11 +293,17 @@ Exit run_matrix_check(const MatrixArguments& arguments) {
       });
   if (checked.all.count() == 0 && (share.count == 1 || checked.selected == 0))
     return more_important(checked.exit, nothing_compared(arguments, checked.known_cases));
-  if (records)
+  if (records) {
     std::cout << json_line(part_record(checked, share)) << '\n';
-  else
+  } else {
+    if (checked.other_ranks > 0)
+      std::cout << plural(checked.other_ranks, "configuration")
+                << " left out: of another number of ranks than there are\n";
+    if (checked.uploads > 0)
+      std::cout << "weights of a rank uploaded " << plural(checked.uploads, "time") << '\n';
     print_summary(checked.all, checked.refused, checked.skipped_files,
                   share.count > 1 ? text(" (shard ", share.str(), ')') : "", checked.seconds);
+  }
   if (checked.all.count() == 0) return more_important(checked.exit, Exit::nothing_compared);
   return more_important(checked.exit, checked.all.unexpected == 0 ? Exit::match : Exit::difference);
 }

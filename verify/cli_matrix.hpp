@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "verify/cli.hpp"
-#include "verify/cli_options.hpp"
+#include "verify/cli_executor.hpp"
 
 namespace tokenview {
 
@@ -17,7 +17,8 @@ struct MatrixArguments {
   std::vector<std::string> protocols, cases;
   std::string shard;               // "2/8"; empty: see share_of()
   std::vector<std::string> merge;  // files of parts: nothing is run
-  int num_threads = 1;
+  ExecutorArguments executor;
+  int num_threads = 1;  // on the CPU, with simulated ranks
   int verbosity = 0;
   OutputFormat format = OutputFormat::text;
 };

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sharded program on GPUs: virtual ranks, ranks over NCCL, and ranks whose data is staged
 // through the host.
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "device/check.hpp"
 #include "device/device_info.hpp"
@@ -13,6 +16,7 @@
 #include "comm_sim/transport/host_mesh.hpp"
 #include "comm_sim/transport/process_rank.hpp"
 #include "verify/executor.hpp"
+#include "verify/gpu_numbers.hpp"
 #include "verify/tap_recorder.hpp"
 
 namespace tokenview {
@@ -66,24 +70,69 @@ NcclWorld<Ops>& kept_world(std::int64_t size, Rounding rounding, const NcclOptio
       .first->second;
 }
 
+/// What a run that an error ended left behind on the GPU of `ops`.
+template <class Ops>
+void note_end(NumberRunResult& result, const Ops& ops) {
+  if (result.error.empty() || result.assert_record) return;
+  if (result.cuda_error.empty()) result.cuda_error = ops.error();
+  result.assert_record = ops.assert_record();
+}
+
+template <class Ops>
+class VirtualRanks final : public GpuNumbers {
+ public:
+  using Weights = ModelWeights<typename Ops::Weight>;
+
+  VirtualRanks(const ModelConfig& config, const WeightSource& source, Rounding rounding,
+               ReductionOrder order)
+      : config_(config), source_(source), gpu_(kept_ops<Ops>(0, rounding)), order_(order) {}
+
+  NumberRunResult run(const ParallelRun& run) override {
+    std::vector<Ops> ops;
+    for (std::int64_t rank = 0; rank < run.plan.parallel.world_size(); ++rank)
+      ops.push_back(gpu_.of_rank(rank));
+    SimMesh mesh(run.plan.parallel, order_);
+    NumberRunResult result = run_numbers_on_mesh<Ops>(
+        run, mesh,
+        [&](const RankCoordinates& at) -> const Ops& { return ops[std::size_t(at.world)]; },
+        [&](const RankCoordinates& at) -> const Weights& {
+          return weights_at(placement_of(run.plan, at.tp, at.ep));
+        });
+    note_end(result, gpu_);
+    return result;
+  }
+
+  std::int64_t uploads() const override { return std::int64_t(loaded_.size()); }
+
+ private:
+  const Weights& weights_at(const WeightPlacement& placement) {
+    for (const auto& [at, weights] : loaded_)
+      if (at == placement) return weights;
+    return loaded_
+        .emplace_back(placement, WeightLoader<Ops>(gpu_, source_, config_, placement).model())
+        .second;
+  }
+
+  const ModelConfig& config_;
+  const WeightSource& source_;
+  const Ops& gpu_;
+  ReductionOrder order_;
+  std::deque<std::pair<WeightPlacement, Weights>> loaded_;
+};
+
 template <class Ops>
 NumberRunResult run_on_gpus(const Executor& executor, const ParallelRun& run,
                             const WeightSource& weights) {
   const ParallelConfig& parallel = run.plan.parallel;
-  const auto shared = [&](int device) {
-    return [&ops = kept_ops<Ops>(device, executor.rounding)](const RankCoordinates&) -> const Ops& {
-      return ops;
-    };
-  };
-  if (executor.comm == CommKind::sim) {
-    SimMesh mesh(parallel, executor.order);
-    return run_numbers_on_mesh<Ops>(run, weights, mesh, shared(0));
-  }
+  if (executor.comm == CommKind::sim)
+    return VirtualRanks<Ops>(run.config, weights, executor.rounding, executor.order).run(run);
   if (executor.comm == CommKind::mpi) {
     Transport& world = process_world();
     HostMesh mesh(world, parallel, executor.order);
-    NumberRunResult result =
-        run_numbers_on_mesh<Ops>(run, weights, mesh, shared(device_of_process()));
+    const Ops ops = kept_ops<Ops>(device_of_process(), executor.rounding).of_rank(world.rank());
+    NumberRunResult result = run_numbers_on_mesh<Ops>(
+        run, weights, mesh, [&](const RankCoordinates&) -> const Ops& { return ops; });
+    note_end(result, ops);
     gather_taps(world, result);
     return result;
   }
@@ -94,11 +143,23 @@ NumberRunResult run_on_gpus(const Executor& executor, const ParallelRun& run,
   NumberRunResult result = run_numbers_on_mesh<Ops>(
       run, weights, mesh,
       [&](const RankCoordinates& at) -> const Ops& { return world.ops(at.world); });
+  if (process_rank())
+    note_end(result, world.ops(process_rank()->rank));
+  else
+    for (std::int64_t rank = 0; rank < parallel.world_size(); ++rank)
+      note_end(result, world.ops(rank));
   if (process_rank()) gather_taps(process_world(), result);
   return result;
 }
 
 }  // namespace
+
+std::unique_ptr<GpuNumbers> gpu_numbers(const ModelConfig& config, const WeightSource& weights,
+                                        Rounding rounding, ReductionOrder order) {
+  if (rounding == Rounding::none)
+    return std::make_unique<VirtualRanks<CudaOps<float>>>(config, weights, rounding, order);
+  return std::make_unique<VirtualRanks<CudaOps<__nv_bfloat16>>>(config, weights, rounding, order);
+}
 
 NumberRunResult run_numbers_on_gpus(const Executor& executor, const ParallelRun& run,
                                     const WeightSource& weights) {

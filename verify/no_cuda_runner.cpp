@@ -2,6 +2,7 @@
 #include "reference/program/error.hpp"
 #include "verify/case_runner.hpp"
 #include "verify/executor.hpp"
+#include "verify/gpu_numbers.hpp"
 
 namespace tokenview {
 
@@ -12,6 +13,11 @@ Device usable(Device device) {
 
 std::unique_ptr<CaseRunner<float>> cuda_runner(const ModelConfig&, const WeightSource&, Rounding,
                                                GdnForm) {
+  throw DeviceError("no GPU: built without CUDA");
+}
+
+std::unique_ptr<GpuNumbers> gpu_numbers(const ModelConfig&, const WeightSource&, Rounding,
+                                        ReductionOrder) {
   throw DeviceError("no GPU: built without CUDA");
 }
 
