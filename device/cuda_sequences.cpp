@@ -325,16 +325,16 @@ DeviceMatrix<T> CudaOps<T>::gated_delta_rule(const Tensor& qkv, const DeviceMatr
 template <class T>
 void CudaOps<T>::commit_accepted(GdnState& state, std::int32_t slot_index,
                                  std::int64_t rows) const {
+  if (gpu_->is_capturing())
+    throw DeviceError(
+        "commit_accepted: how many rows were accepted is no function of the batch, "
+        "so it cannot be part of a captured step");
   if (slot_index < 0 || std::size_t(slot_index) >= state.slots.size())
     throw ShapeError(text("commit_accepted: slot ", slot_index, " was never written"));
   auto& slot = state.slots[std::size_t(slot_index)];
   if (rows < 1 || rows > slot.conv_after_row.rows())
     throw ShapeError(text("commit_accepted: ", rows, " accepted rows, but the last pass kept ",
                           slot.conv_after_row.rows()));
-  if (gpu_->is_capturing())
-    throw DeviceError(
-        "commit_accepted: how many rows were accepted is no function of the batch, "
-        "so it cannot be part of a captured step");
   const auto take = [&](const auto& pool, const auto& after_row) {
     gpu_->copy(pool.data() + slot_index * pool.cols(), after_row.data() + (rows - 1) * pool.cols(),
                pool.cols() * std::int64_t(sizeof(*pool.data())));

@@ -123,9 +123,10 @@ constexpr int held = 8;
 constexpr int row_threads = 512;  // at most: the registers of more would not fit
 constexpr std::int64_t max_held_row = row_threads * held;  // vectors that a block can hold
 
-/// Threads for a row of `vectors`, in whole warps.
-inline unsigned threads_of_row(std::int64_t vectors) {
-  constexpr std::int64_t of_warp = held * lanes;
+/// Threads for a row of `vectors`, in whole warps: each takes `of_thread` of them as long as there
+/// are threads.
+inline unsigned threads_of_row(std::int64_t vectors, int of_thread = held) {
+  const std::int64_t of_warp = of_thread * lanes;
   const std::int64_t warps = (vectors + of_warp - 1) / of_warp;
   return unsigned(lanes * std::clamp<std::int64_t>(warps, 1, row_threads / lanes));
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // RMS norms of heads of `width` columns (the whole row is one head): x [T, heads * width], w
-// [width]. A warp takes a head of up to 256 vectors of sixteen bytes, a block of its own a larger
+// [width]. A warp takes a head of up to 128 vectors of sixteen bytes, a block of its own a larger
 // one; x is read once and held in registers. The sum of squares is in fp32, in an order that width
 // and T alone decide: vectors of a thread, lanes, warps. Limits: 4096 vectors a head, 2^31 heads.
 // Sources: vllm layernorm.py, GemmaRMSNorm, fused_add_rms_norm; layernorm_guard.py.
@@ -130,7 +130,7 @@ void for_heads(std::int64_t heads, std::int64_t width, std::initializer_list<con
     if (width / size > max_held_row)
       throw ShapeError(
           text("a norm over ", width, " features: expected at most ", size * max_held_row));
-    const unsigned of_head = threads_of_row(width / size);
+    const unsigned of_head = threads_of_row(width / size, held / 2);  // they compute, too
     const dim3 block(of_head, of_head == lanes ? threads / lanes : 1);
     launch(size, unsigned((heads + block.y - 1) / block.y), block);
   });

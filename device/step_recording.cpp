@@ -27,7 +27,7 @@ std::shared_ptr<void> StepMemory::piece(std::int64_t bytes) {
           [memory = shared_from_this(), size](void* piece) { memory->free_.emplace(size, piece); }};
 }
 
-std::shared_ptr<void> StepInputs::add(Write write, std::int64_t bytes, StepMemory& memory) {
+std::shared_ptr<void> GraphInputs::add(Write write, std::int64_t bytes, StepMemory& memory) {
   const std::int64_t size = aligned(bytes);
   if (packs_.empty() || packs_.back().used + size > packs_.back().capacity) {
     const std::int64_t capacity = std::max(size, pack_bytes);
@@ -40,7 +40,7 @@ std::shared_ptr<void> StepInputs::add(Write write, std::int64_t bytes, StepMemor
   return place;
 }
 
-void StepInputs::update(const Batch& batch, cudaStream_t stream) {
+void GraphInputs::update(const Batch& batch, cudaStream_t stream) {
   copied_.wait();
   for (const Pack& pack : packs_) std::memset(pack.host.get(), 0, std::size_t(pack.used));
   for (const Input& input : inputs_) input.write(batch, input.host);

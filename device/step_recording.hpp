@@ -33,7 +33,7 @@ class StepMemory : public std::enable_shared_from_this<StepMemory> {
 
 /// What a captured step reads of its batch on the GPU: functions of the batch, each with a place in
 /// device memory that the kernels of the step know. update() evaluates them for another batch.
-class StepInputs {
+class GraphInputs {
  public:
   /// Writes values for a batch into host memory of the input's size, which is zero before. Throws
   /// what makes the batch unfit.
@@ -67,7 +67,7 @@ struct StepRecording {
   explicit StepRecording(std::shared_ptr<StepMemory> of_step) : memory(std::move(of_step)) {}
 
   std::shared_ptr<StepMemory> memory;
-  StepInputs inputs;
+  GraphInputs inputs;
   const Batch* batch = nullptr;  // the one that is captured
 };
 

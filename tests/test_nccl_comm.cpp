@@ -11,6 +11,8 @@
 #include <csignal>
 #include <cstdlib>
 
+#include "comm_sim/transport/process_rank.hpp"
+#include "comm_sim/transport/tcp_transport.hpp"
 #include "device/device_info.hpp"
 #include "device/nccl_world.hpp"
 #include "reference/program/presets.hpp"
@@ -19,8 +21,6 @@
 #include "tests/host_comm_cases.hpp"
 #include "tests/skip.hpp"
 #include "tests/temporary_folder.hpp"
-#include "comm_sim/transport/process_rank.hpp"
-#include "comm_sim/transport/tcp_transport.hpp"
 #include "verify/executor.hpp"
 #include "verify/requests.hpp"
 
@@ -341,10 +341,10 @@ BOOST_DATA_TEST_CASE(the_program_over_nccl_is_that_on_virtual_ranks_to_the_bit,
   const Rounding rounding = bfloat16 ? Rounding::hf : Rounding::none;
   const ModelConfig config = *preset("qwen3.5-moe");
   for (const ParallelConfig& parallel : two_ranks)
-    BOOST_TEST(
-        unlike_virtual_run({.device = Device::cuda, .comm = CommKind::nccl, .rounding = rounding},
-                           run_of(config, parallel, protocol)) == "",
-        text("tp=", parallel.tp, " dp=", parallel.dp, " pp=", parallel.pp));
+    BOOST_TEST_CONTEXT("tp=" << parallel.tp << " dp=" << parallel.dp << " pp=" << parallel.pp)
+  BOOST_TEST(
+      unlike_virtual_run({.device = Device::cuda, .comm = CommKind::nccl, .rounding = rounding},
+                         run_of(config, parallel, protocol)) == "");
 }
 
 BOOST_AUTO_TEST_CASE(rank_of_the_whole_program, *boost::unit_test::disabled()) {

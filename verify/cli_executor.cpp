@@ -6,7 +6,7 @@
 #include "device/device_info.hpp"
 #include "reference/program/error.hpp"
 #include "tokenview_version.hpp"
-#include "transport/process_rank.hpp"
+#include "comm_sim/transport/process_rank.hpp"
 #include "verify/report.hpp"
 
 namespace tokenview {

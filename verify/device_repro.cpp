@@ -15,7 +15,7 @@
 #include "reference/program/config_json.hpp"
 #include "reference/program/error.hpp"
 #include "reference/program/seeded_weights.hpp"
-#include "transport/process_rank.hpp"
+#include "comm_sim/transport/process_rank.hpp"
 #include "verify/fault_text.hpp"
 
 namespace tokenview {
