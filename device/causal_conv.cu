@@ -11,34 +11,38 @@ namespace tokenview::kernels {
 namespace {
 
 /// Input `t` of a sequence, counted from its first row; t >= -(kernel - 1).
-__device__ float input(const ConvSequence& s, MatrixRef<const float> x, std::int64_t kernel,
-                       std::int64_t t, std::int64_t c) {
+template <class T>
+__device__ T input(const ConvSequence<T>& s, MatrixRef<const T> x, std::int64_t kernel,
+                   std::int64_t t, std::int64_t c) {
   return t < 0 ? s.state[(t + kernel - 1) * x.cols + c] : x.data[(s.first + t) * x.cols + c];
 }
 
 /// hf: sum and silu are rounded; vllm: once.
-__global__ void causal_conv_kernel(float* out, MatrixRef<const float> x, const float* w,
-                                   std::int64_t kernel, const ConvSequence* sequences,
-                                   const std::int32_t* sequence_of_row, Rounder round) {
+template <class T>
+__global__ void causal_conv_kernel(T* out, MatrixRef<const T> x, const T* w, std::int64_t kernel,
+                                   const ConvSequence<T>* sequences,
+                                   const std::int32_t* sequence_of_row, Rounder<T> round) {
   const std::int64_t i = thread_index();
   if (i >= x.rows * x.cols) return;
   const std::int64_t row = i / x.cols, c = i % x.cols;
   if (sequence_of_row[row] < 0) {
-    out[i] = 0;
+    out[i] = T(0.0f);
     return;
   }
-  const ConvSequence s = sequences[sequence_of_row[row]];
+  const ConvSequence<T> s = sequences[sequence_of_row[row]];
   float sum = 0;
   for (std::int64_t m = 0; m < kernel; ++m)
-    sum += w[c * kernel + m] * input(s, x, kernel, row - s.first - (kernel - 1) + m, c);
-  out[i] = round(silu(round.hf(sum)));
+    sum +=
+        float(w[c * kernel + m]) * float(input(s, x, kernel, row - s.first - (kernel - 1) + m, c));
+  out[i] = stored<T>(silu(round.hf(sum)));
 }
 
-__global__ void advance_conv_state_kernel(MatrixRef<const float> x, std::int64_t kernel,
-                                          const ConvSequence* sequences) {
+template <class T>
+__global__ void advance_conv_state_kernel(MatrixRef<const T> x, std::int64_t kernel,
+                                          const ConvSequence<T>* sequences) {
   const std::int64_t c = thread_index();
   if (c >= x.cols) return;
-  const ConvSequence s = sequences[blockIdx.y];
+  const ConvSequence<T> s = sequences[blockIdx.y];
   const std::int64_t size = kernel - 1;
   if (s.kept != nullptr)
     for (std::int64_t t = 0; t < s.rows; ++t)
@@ -51,21 +55,33 @@ __global__ void advance_conv_state_kernel(MatrixRef<const float> x, std::int64_t
 
 }  // namespace
 
-void causal_conv(Out out, In x, const float* w, std::int64_t kernel, const ConvSequence* sequences,
-                 const std::int32_t* sequence_of_row, Rounding rounding, cudaStream_t stream) {
+template <class T>
+void causal_conv(Out<T> out, In<T> x, const T* w, std::int64_t kernel,
+                 const ConvSequence<T>* sequences, const std::int32_t* sequence_of_row,
+                 Rounding rounding, cudaStream_t stream) {
   const std::int64_t n = x.rows * x.cols;
   if (n == 0) return;
   causal_conv_kernel<<<blocks_for(n), threads, 0, stream>>>(out.data, x, w, kernel, sequences,
-                                                            sequence_of_row, Rounder{rounding});
+                                                            sequence_of_row, Rounder<T>{rounding});
   check(cudaGetLastError(), "causal_conv");
 }
 
-void advance_conv_state(In x, std::int64_t kernel, const ConvSequence* sequences,
+template <class T>
+void advance_conv_state(In<T> x, std::int64_t kernel, const ConvSequence<T>* sequences,
                         std::int64_t num_sequences, cudaStream_t stream) {
   if (num_sequences == 0 || x.cols == 0) return;
   const dim3 grid(blocks_for(x.cols), unsigned(num_sequences));
   advance_conv_state_kernel<<<grid, threads, 0, stream>>>(x, kernel, sequences);
   check(cudaGetLastError(), "advance_conv_state");
 }
+
+#define TOKENVIEW_INSTANTIATE(T)                                                                 \
+  template void causal_conv<T>(Out<T>, In<T>, const T*, std::int64_t, const ConvSequence<T>*,    \
+                               const std::int32_t*, Rounding, cudaStream_t);                     \
+  template void advance_conv_state<T>(In<T>, std::int64_t, const ConvSequence<T>*, std::int64_t, \
+                                      cudaStream_t);
+TOKENVIEW_INSTANTIATE(float)
+TOKENVIEW_INSTANTIATE(__nv_bfloat16)
+#undef TOKENVIEW_INSTANTIATE
 
 }  // namespace tokenview::kernels

@@ -6,8 +6,8 @@
 namespace tokenview::kernels {
 namespace {
 
-__global__ void copy_blocks_kernel(MatrixRef<float> to, MatrixRef<const float> from,
-                                   ColumnBlocks columns) {
+template <class T>
+__global__ void copy_blocks_kernel(MatrixRef<T> to, MatrixRef<const T> from, ColumnBlocks columns) {
   const std::int64_t i = thread_index(), of_row = columns.blocks * columns.width;
   if (i >= to.rows * of_row) return;
   const std::int64_t t = i / of_row, b = i % of_row / columns.width, c = i % columns.width;
@@ -17,11 +17,18 @@ __global__ void copy_blocks_kernel(MatrixRef<float> to, MatrixRef<const float> f
 
 }  // namespace
 
-void copy_blocks(Out to, In from, const ColumnBlocks& columns, cudaStream_t stream) {
+template <class T>
+void copy_blocks(Out<T> to, In<T> from, const ColumnBlocks& columns, cudaStream_t stream) {
   const std::int64_t n = to.rows * columns.blocks * columns.width;
   if (n == 0) return;
   copy_blocks_kernel<<<blocks_for(n), threads, 0, stream>>>(to, from, columns);
   check(cudaGetLastError(), "copy_blocks");
 }
+
+#define TOKENVIEW_INSTANTIATE(T) \
+  template void copy_blocks<T>(Out<T>, In<T>, const ColumnBlocks&, cudaStream_t);
+TOKENVIEW_INSTANTIATE(float)
+TOKENVIEW_INSTANTIATE(__nv_bfloat16)
+#undef TOKENVIEW_INSTANTIATE
 
 }  // namespace tokenview::kernels

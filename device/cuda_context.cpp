@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device/cuda_context.hpp"
 
+#include <cuda_bf16.h>
+
 #include <algorithm>
 #include <limits>
+#include <type_traits>
 
 #include "device/device_info.hpp"
 #include "device/kernels.hpp"
@@ -37,6 +40,11 @@ std::shared_ptr<CudaContext> CudaContext::create(int device) {
     const Cublas& blas = Cublas::library();
     check(blas.create(&context->blas_), "cublasCreate");
     check(blas.set_stream(context->blas_, context->stream_), "cublasSetStream");
+    // Partial sums of a bfloat16 product stay in fp32, so that it is rounded once.
+    check(blas.set_math_mode(
+              context->blas_,
+              cublasMath_t(CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION)),
+          "cublasSetMathMode");
     return context;
   });
 }
@@ -66,18 +74,25 @@ std::shared_ptr<void> CudaContext::allocate_bytes(std::int64_t bytes) {
 }
 
 /// cuBLAS is column-major: it sees w as [in, out], x as [in, rows], y as [out, rows].
-void CudaContext::gemm(float* y, const float* x, const float* w, std::int64_t rows,
-                       std::int64_t out, std::int64_t in) const {
+template <class T>
+void CudaContext::gemm(T* y, const T* x, const T* w, std::int64_t rows, std::int64_t out,
+                       std::int64_t in) const {
   if (rows == 0 || out == 0) return;
   if (std::max({rows, out, in}) > std::numeric_limits<int>::max())
     throw ShapeError(text("gemm: [", rows, ", ", in, "] times [", out, ", ", in,
                           "]: over the 2^31 rows of cuBLAS"));
+  constexpr bool is_float = std::is_same_v<T, float>;
+  constexpr cudaDataType type = is_float ? CUDA_R_32F : CUDA_R_16BF;
   const float one = 1, zero = 0;
-  check(Cublas::library().gemm_ex(blas_, CUBLAS_OP_T, CUBLAS_OP_N, int(out), int(rows), int(in),
-                                  &one, w, CUDA_R_32F, int(in), x, CUDA_R_32F, int(in), &zero, y,
-                                  CUDA_R_32F, int(out), CUBLAS_COMPUTE_32F_PEDANTIC,
-                                  CUBLAS_GEMM_DEFAULT),
+  check(Cublas::library().gemm_ex(
+            blas_, CUBLAS_OP_T, CUBLAS_OP_N, int(out), int(rows), int(in), &one, w, type, int(in),
+            x, type, int(in), &zero, y, type, int(out),
+            is_float ? CUBLAS_COMPUTE_32F_PEDANTIC : CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
         "cublasGemmEx");
 }
+template void CudaContext::gemm(float*, const float*, const float*, std::int64_t, std::int64_t,
+                                std::int64_t) const;
+template void CudaContext::gemm(__nv_bfloat16*, const __nv_bfloat16*, const __nv_bfloat16*,
+                                std::int64_t, std::int64_t, std::int64_t) const;
 
 }  // namespace tokenview

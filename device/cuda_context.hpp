@@ -10,6 +10,7 @@
 
 #include "device/check.hpp"
 #include "device/cublas.hpp"
+#include "device/device_matrix.hpp"
 
 namespace tokenview {
 
@@ -32,6 +33,18 @@ class CudaContext : public std::enable_shared_from_this<CudaContext> {
   template <class T>
   std::shared_ptr<T> allocate(std::int64_t count) {
     return std::static_pointer_cast<T>(allocate_bytes(count * std::int64_t(sizeof(T))));
+  }
+
+  /// Uninitialised, and zero.
+  template <class T>
+  DeviceMatrix<T> matrix(std::int64_t rows, std::int64_t cols) {
+    return {allocate<T>(rows * cols), rows, cols};
+  }
+  template <class T>
+  DeviceMatrix<T> zeros(std::int64_t rows, std::int64_t cols) {
+    const auto out = matrix<T>(rows, cols);
+    set_zero(out.data(), out.size() * std::int64_t(sizeof(T)));
+    return out;
   }
 
   /// A copy of host values. They may be freed at once.
@@ -70,8 +83,10 @@ class CudaContext : public std::enable_shared_from_this<CudaContext> {
     if (bytes > 0) check(cudaMemsetAsync(data, 0, std::size_t(bytes), stream_), "cudaMemsetAsync");
   }
 
-  /// y [rows, out] = x [rows, in] w^T, w [out, in]; all row-major, fp32 throughout (no TF32).
-  void gemm(float* y, const float* x, const float* w, std::int64_t rows, std::int64_t out,
+  /// y [rows, out] = x [rows, in] w^T, w [out, in]; all row-major. Sums are in fp32, of float
+  /// products in fp32 too (no TF32); bfloat16 results are rounded once. T: float, __nv_bfloat16.
+  template <class T>
+  void gemm(T* y, const T* x, const T* w, std::int64_t rows, std::int64_t out,
             std::int64_t in) const;
 
  private:

@@ -8,18 +8,22 @@
 
 namespace tokenview {
 
-CudaOps::Routing CudaOps::route(const Tensor& logits, std::int64_t k, bool renormalise) const {
+template <class T>
+typename CudaOps<T>::Routing CudaOps<T>::route(const Tensor& logits, std::int64_t k,
+                                               bool renormalise) const {
   if (logits.cols() > kernels::max_experts || k > logits.cols())
     throw ShapeError(text("route: ", k, " of ", logits.cols(),
                           " experts, of which there are at most ", kernels::max_experts));
-  const Routing routing{matrix(logits.rows(), k), matrix<std::int64_t>(logits.rows(), k)};
-  kernels::route(routing.weights, routing.ids.data(), logits, renormalise, rounding_,
-                 gpu_->stream());
+  const Routing routing{gpu_->matrix<float>(logits.rows(), k),
+                        gpu_->matrix<std::int64_t>(logits.rows(), k)};
+  kernels::route<T>(routing.weights, routing.ids.data(), logits, renormalise, rounding_,
+                    gpu_->stream());
   return routing;
 }
 
-CudaOps::Tensor CudaOps::experts(const Tensor& x, const Routing& routing, const Weight& gate_up,
-                                 const Weight& down, std::int64_t first_expert) const {
+template <class T>
+DeviceMatrix<T> CudaOps<T>::experts(const Tensor& x, const Routing& routing, const Weight& gate_up,
+                                    const Weight& down, std::int64_t first_expert) const {
   const std::int64_t count = gate_up.count, width = down.in(), hidden = down.out();
   const std::int64_t k = routing.ids.cols(), pairs = routing.ids.size();
   require_shape("experts", x, routing.ids.rows(), gate_up.in());
@@ -47,11 +51,16 @@ CudaOps::Tensor CudaOps::experts(const Tensor& x, const Routing& routing, const 
 
   const Tensor both = matrix(pairs, 2 * width), inner = matrix(pairs, width);
   const Tensor rows = matrix(pairs, hidden), out = matrix(x.rows(), hidden);
-  kernels::grouped_linear(both, x, gate_up.values.data(), order, k, gpu_->stream());
-  kernels::silu_mul_halves(inner, both, order, rounding_, gpu_->stream());
-  kernels::grouped_linear(rows, inner, down.values.data(), order, 0, gpu_->stream());
-  kernels::combine(out, rows, routing.weights, order, rounding_, gpu_->stream());
+  kernels::grouped_linear<T>(both, x, gate_up.values.data(), order, k, nullptr, rounding_,
+                             gpu_->stream());
+  kernels::silu_mul_halves<T>(inner, both, order, rounding_, gpu_->stream());
+  kernels::grouped_linear<T>(rows, inner, down.values.data(), order, 0, routing.weights.data(),
+                             rounding_, gpu_->stream());
+  kernels::combine<T>(out, rows, k, order, gpu_->stream());
   return out;
 }
+
+template class CudaOps<float>;
+template class CudaOps<__nv_bfloat16>;
 
 }  // namespace tokenview

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <cuda_bf16.h>
+
 #include <memory>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -15,28 +18,31 @@ namespace tokenview {
 
 class CudaContext;
 
-/// The arithmetic of the model on one GPU, in fp32. With `rounding` it computes a bfloat16 model as
-/// EigenOps does: values are rounded where the named implementation rounds, and kept in fp32.
+/// The arithmetic of the model on one GPU. Values are of type T in memory: float, rounded nowhere,
+/// or __nv_bfloat16 with the rounding points of hf or vllm (EigenOps states them); kernels compute
+/// in fp32 for either. In fp32 throughout are the recurrent state of Gated DeltaNet, its gates and
+/// the weights of the routing.
 ///
 /// All work is queued on one stream, and memory comes from one pool. The host waits only where it
 /// needs a result: argmax(), rows_for(), download(). What a kernel finds wrong, and a device-side
 /// assert above all, is therefore reported there. Copies share the GPU; not for several threads.
 ///
 /// Throws ShapeError for operands that do not fit and DeviceError for what CUDA or cuBLAS refuse.
+template <class T>
 class CudaOps : public HostRows {
  public:
-  using Tensor = DeviceMatrix<float>;
+  using Tensor = DeviceMatrix<T>;
   using HostRows::extent, HostRows::pad_rows, HostRows::slice, HostRows::take_rows;  // of a mask
 
   struct Weight {
-    DeviceMatrix<float> values;  // [count * out, in], a vector [n, 1], a kernel [channels, kernel]
-    std::int64_t count = 1;      // matrices, one a expert
+    Tensor values;           // [count * out, in], a vector [n, 1], a kernel [channels, kernel]
+    std::int64_t count = 1;  // matrices, one a expert
     std::int64_t out() const { return values.rows() / count; }
     std::int64_t in() const { return values.cols(); }
   };
 
   struct Routing {
-    Tensor weights;                  // [T, k]
+    DeviceMatrix<float> weights;     // [T, k]
     DeviceMatrix<std::int64_t> ids;  // [T, k]
   };
 
@@ -48,8 +54,8 @@ class CudaOps : public HostRows {
 
     std::int64_t width;  // kv_heads * head_dim
     struct Slot {
-      DeviceMatrix<float> keys, values;  // [capacity, width]
-      std::int64_t length = 0;           // positions written
+      Tensor keys, values;      // [capacity, width]
+      std::int64_t length = 0;  // positions written
     };
     std::vector<Slot> slots;
   };
@@ -63,24 +69,27 @@ class CudaOps : public HostRows {
     GdnShape shape;
     std::int64_t kernel;
     struct Slot {
-      DeviceMatrix<float> conv;       // [kernel - 1, conv_dim] the last inputs, oldest first
+      Tensor conv;                    // [kernel - 1, conv_dim] the last inputs, oldest first
       DeviceMatrix<float> recurrent;  // [value_heads * key_head_dim, value_head_dim]
       // After each row of the last pass, where the batch asked to keep them: [rows, state].
-      DeviceMatrix<float> conv_after_row, recurrent_after_row;
+      Tensor conv_after_row;
+      DeviceMatrix<float> recurrent_after_row;
     };
     std::vector<Slot> slots;
   };
 
-  /// On GPU `device` of this machine. `rounding` is none or hf.
-  explicit CudaOps(int device = 0, Rounding rounding = Rounding::none);
+  /// On GPU `device` of this machine. `rounding` is none for float, hf or vllm for bfloat16.
+  explicit CudaOps(int device = 0,
+                   Rounding rounding = std::is_same_v<T, float> ? Rounding::none : Rounding::hf);
 
   Rounding rounding() const { return rounding_; }
 
-  // To the GPU, and back, which waits for it.
+  // To the GPU, rounded to T, and back, which waits for it.
   Tensor upload(std::span<const float> values, std::int64_t rows, std::int64_t cols) const;
   Routing upload(std::span<const float> weights, std::span<const std::int64_t> ids,
                  std::int64_t rows, std::int64_t cols) const;
-  std::vector<float> download(const Tensor& x) const;
+  std::vector<float> download(const DeviceMatrix<float>& x) const;
+  std::vector<float> download(const DeviceMatrix<__nv_bfloat16>& x) const;
   std::vector<std::int64_t> download(const DeviceMatrix<std::int64_t>& x) const;
 
   // Weights, ids and caches.
@@ -95,6 +104,9 @@ class CudaOps : public HostRows {
   Tensor linear(const Tensor& x, const Weight& w) const;
   Tensor add(const Tensor& x, const Tensor& y) const;
   Tensor rms_norm(const Tensor& x, const Weight& w, double eps) const;
+  /// { add(x, y), rms_norm(add(x, y), w, eps) } in one pass.
+  std::pair<Tensor, Tensor> add_rms_norm(const Tensor& x, const Tensor& y, const Weight& w,
+                                         double eps) const;
   Tensor head_rms_norm(const Tensor& x, const Weight& w, double eps) const;
   Tensor silu_mul(const Tensor& gate, const Tensor& up) const;
   Tensor sigmoid_mul(const Tensor& x, const Tensor& gate) const;
@@ -110,10 +122,12 @@ class CudaOps : public HostRows {
   Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionShape& heads,
                    KvCache& cache, const Batch& batch) const;
   Tensor causal_conv(const Tensor& x, const Weight& w, GdnState& state, const Batch& batch) const;
-  std::pair<Tensor, Tensor> delta_gates(const Tensor& b, const Tensor& a, const Weight& A_log,
-                                        const Weight& dt_bias) const;
-  Tensor gated_delta_rule(const Tensor& qkv, const Tensor& beta, const Tensor& g,
-                          const GdnShape& shape, GdnState& state, const Batch& batch) const;
+  std::pair<DeviceMatrix<float>, DeviceMatrix<float>> delta_gates(const Tensor& b, const Tensor& a,
+                                                                  const Weight& A_log,
+                                                                  const Weight& dt_bias) const;
+  Tensor gated_delta_rule(const Tensor& qkv, const DeviceMatrix<float>& beta,
+                          const DeviceMatrix<float>& g, const GdnShape& shape, GdnState& state,
+                          const Batch& batch) const;
 
   // Experts.
   Routing route(const Tensor& logits, std::int64_t k, bool renormalise) const;
@@ -161,9 +175,12 @@ class CudaOps : public HostRows {
   std::int64_t extent(const Tensor& x, Axis axis) const {
     return axis == Axis::rows ? x.rows() : x.cols();
   }
-  std::int64_t extent(const Routing& x, Axis axis) const { return extent(x.weights, axis); }
+  std::int64_t extent(const Routing& x, Axis axis) const {
+    return axis == Axis::rows ? x.ids.rows() : x.ids.cols();
+  }
   ElementType element_type(const Tensor&) const {
-    return rounding_ == Rounding::none ? ElementType{"float32", 4} : ElementType{"bfloat16", 2};
+    if constexpr (std::is_same_v<T, float>) return {"float32", 4};
+    return {"bfloat16", 2};
   }
   ElementType element_type(const Routing&) const {
     return {"routing", 8};  // an int32 and a float32, as engines send them
@@ -181,15 +198,13 @@ class CudaOps : public HostRows {
   Routing concat(std::span<const Routing* const> parts, Axis axis) const;
 
  private:
-  template <class T = float>
-  DeviceMatrix<T> matrix(std::int64_t rows, std::int64_t cols) const;  // uninitialised
-  template <class T>
-  DeviceMatrix<T> joined_rows(std::span<const DeviceMatrix<T>* const> parts) const;
-  template <class T>
-  DeviceMatrix<T> gathered(const DeviceMatrix<T>& x, const std::vector<std::int64_t>& rows) const;
+  Tensor matrix(std::int64_t rows, std::int64_t cols) const;  // uninitialised
 
   std::shared_ptr<CudaContext> gpu_;
   Rounding rounding_;
 };
+
+extern template class CudaOps<float>;
+extern template class CudaOps<__nv_bfloat16>;
 
 }  // namespace tokenview

@@ -39,17 +39,21 @@ void require_written(bool written, const Batch& batch, std::size_t s) {
 
 }  // namespace
 
-CudaOps::KvCache CudaOps::kv_cache(const AttentionShape& heads) const {
+template <class T>
+typename CudaOps<T>::KvCache CudaOps<T>::kv_cache(const AttentionShape& heads) const {
   return KvCache(heads.num_kv_heads * heads.head_dim);
 }
 
-CudaOps::GdnState CudaOps::gdn_state(const GdnShape& shape, std::int64_t kernel) const {
+template <class T>
+typename CudaOps<T>::GdnState CudaOps<T>::gdn_state(const GdnShape& shape,
+                                                    std::int64_t kernel) const {
   return GdnState(shape, kernel);
 }
 
-CudaOps::Tensor CudaOps::attention(const Tensor& q, const Tensor& k, const Tensor& v,
-                                   const AttentionShape& heads, KvCache& cache,
-                                   const Batch& batch) const {
+template <class T>
+DeviceMatrix<T> CudaOps<T>::attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                                      const AttentionShape& heads, KvCache& cache,
+                                      const Batch& batch) const {
   const std::int64_t d = heads.head_dim;
   require_shape("attention q", q, batch.num_tokens(), heads.num_heads * d);
   require_shape("attention k", k, batch.num_tokens(), cache.width);
@@ -58,7 +62,7 @@ CudaOps::Tensor CudaOps::attention(const Tensor& q, const Tensor& k, const Tenso
     throw ShapeError(
         text("attention: a head of ", d, " features, expected at most ", kernels::max_head_dim));
 
-  std::vector<kernels::AttentionSequence> sequences;
+  std::vector<kernels::AttentionSequence<T>> sequences;
   for (std::size_t s = 0; s < std::size_t(batch.num_sequences()); ++s) {
     const std::int64_t first = batch.query_start_loc[s];
     const std::int64_t rows = batch.query_start_loc[s + 1] - first;
@@ -76,25 +80,26 @@ CudaOps::Tensor CudaOps::attention(const Tensor& q, const Tensor& k, const Tenso
       if (of_slot->rows() < slot.length) {  // twice as much, so that growing costs little
         const Tensor larger = matrix(2 * slot.length, cache.width);
         gpu_->copy(larger.data(), of_slot->data(),
-                   computed * cache.width * std::int64_t(sizeof(float)));
+                   computed * cache.width * std::int64_t(sizeof(T)));
         *of_slot = larger;
       }
     sequences.push_back({slot.keys.data(), slot.values.data(), first, rows, computed});
   }
   const auto device_sequences = gpu_->upload(sequences);
   const auto sequence_of_row = gpu_->upload(sequence_of_rows(batch));
-  kernels::append_to_cache(k, v, device_sequences.get(), sequence_of_row.get(), gpu_->stream());
+  kernels::append_to_cache<T>(k, v, device_sequences.get(), sequence_of_row.get(), gpu_->stream());
   const Tensor out = matrix(q.rows(), q.cols());
-  kernels::attention(out, q, heads.num_heads, heads.num_kv_heads, device_sequences.get(),
-                     sequence_of_row.get(), rounding_, gpu_->stream());
+  kernels::attention<T>(out, q, heads.num_heads, heads.num_kv_heads, device_sequences.get(),
+                        sequence_of_row.get(), rounding_, gpu_->stream());
   return out;
 }
 
-CudaOps::Tensor CudaOps::causal_conv(const Tensor& x, const Weight& w, GdnState& state,
-                                     const Batch& batch) const {
+template <class T>
+DeviceMatrix<T> CudaOps<T>::causal_conv(const Tensor& x, const Weight& w, GdnState& state,
+                                        const Batch& batch) const {
   const std::int64_t kernel = w.values.cols(), channels = x.cols(), size = kernel - 1;
   require_shape("causal_conv", x, batch.num_tokens(), w.values.rows());
-  std::vector<kernels::ConvSequence> sequences, with_rows;
+  std::vector<kernels::ConvSequence<T>> sequences, with_rows;
   for (std::size_t s = 0; s < std::size_t(batch.num_sequences()); ++s) {
     const std::int64_t first = batch.query_start_loc[s];
     const std::int64_t rows = batch.query_start_loc[s + 1] - first;
@@ -111,28 +116,30 @@ CudaOps::Tensor CudaOps::causal_conv(const Tensor& x, const Weight& w, GdnState&
   const auto device_sequences = gpu_->upload(sequences);
   const auto sequence_of_row = gpu_->upload(sequence_of_rows(batch));
   const Tensor out = matrix(x.rows(), channels);
-  kernels::causal_conv(out, x, w.values.data(), kernel, device_sequences.get(),
-                       sequence_of_row.get(), rounding_, gpu_->stream());
+  kernels::causal_conv<T>(out, x, w.values.data(), kernel, device_sequences.get(),
+                          sequence_of_row.get(), rounding_, gpu_->stream());
   const auto moving = gpu_->upload(with_rows);
-  kernels::advance_conv_state(x, kernel, moving.get(), std::int64_t(with_rows.size()),
-                              gpu_->stream());
+  kernels::advance_conv_state<T>(x, kernel, moving.get(), std::int64_t(with_rows.size()),
+                                 gpu_->stream());
   return out;
 }
 
-std::pair<CudaOps::Tensor, CudaOps::Tensor> CudaOps::delta_gates(const Tensor& b, const Tensor& a,
-                                                                 const Weight& A_log,
-                                                                 const Weight& dt_bias) const {
+template <class T>
+std::pair<DeviceMatrix<float>, DeviceMatrix<float>> CudaOps<T>::delta_gates(
+    const Tensor& b, const Tensor& a, const Weight& A_log, const Weight& dt_bias) const {
   require_same_shape("delta_gates", b, a);
   require_shape("delta_gates", b, b.rows(), A_log.values.rows());
-  const Tensor beta = matrix(b.rows(), b.cols()), g = matrix(b.rows(), b.cols());
-  kernels::delta_gates(beta, g, b, a, A_log.values.data(), dt_bias.values.data(), rounding_,
-                       gpu_->stream());
+  const auto beta = gpu_->matrix<float>(b.rows(), b.cols());
+  const auto g = gpu_->matrix<float>(b.rows(), b.cols());
+  kernels::delta_gates<T>(beta, g, b, a, A_log.values.data(), dt_bias.values.data(), rounding_,
+                          gpu_->stream());
   return {beta, g};
 }
 
-CudaOps::Tensor CudaOps::gated_delta_rule(const Tensor& qkv, const Tensor& beta, const Tensor& g,
-                                          const GdnShape& shape, GdnState& state,
-                                          const Batch& batch) const {
+template <class T>
+DeviceMatrix<T> CudaOps<T>::gated_delta_rule(const Tensor& qkv, const DeviceMatrix<float>& beta,
+                                             const DeviceMatrix<float>& g, const GdnShape& shape,
+                                             GdnState& state, const Batch& batch) const {
   const std::int64_t dk = shape.key_head_dim, dv = shape.value_head_dim;
   require_shape("gated_delta_rule", qkv, batch.num_tokens(), shape.conv_dim());
   require_shape("gated_delta_rule", beta, batch.num_tokens(), shape.num_value_heads);
@@ -146,37 +153,44 @@ CudaOps::Tensor CudaOps::gated_delta_rule(const Tensor& qkv, const Tensor& beta,
     const std::int64_t first = batch.query_start_loc[s];
     const std::int64_t rows = batch.query_start_loc[s + 1] - first;
     if (rows == 0) continue;
+    if (rounding_ == Rounding::vllm && rows > 1 && !batch.keep_states)
+      throw ConfigError("the GPU has no chunked delta rule with vllm's rounding: expected hf");
     auto& slot = slot_of(state, batch, s, "gated_delta_net");
     const std::int64_t state_rows = shape.num_value_heads * dk;
-    if (batch.num_computed[s] == 0) slot.recurrent = blank(state_rows, dv);
+    if (batch.num_computed[s] == 0) slot.recurrent = gpu_->zeros<float>(state_rows, dv);
     require_written(slot.recurrent.rows() == state_rows && slot.recurrent.cols() == dv, batch, s);
-    slot.recurrent_after_row = batch.keep_states ? matrix(rows, state_rows * dv) : Tensor();
+    slot.recurrent_after_row = gpu_->matrix<float>(batch.keep_states ? rows : 0, state_rows * dv);
     sequences.push_back({slot.recurrent.data(), slot.recurrent_after_row.data(), first, rows});
   }
 
   const kernels::DeltaShape heads{shape.num_key_heads, shape.num_value_heads, dk, dv};
-  const Tensor qk = matrix(qkv.rows(), 2 * shape.key_dim());
-  kernels::normalise_query_key(qk, qkv, heads, gpu_->stream());
+  const auto qk = gpu_->matrix<float>(qkv.rows(), 2 * shape.key_dim());
+  kernels::normalise_query_key<T>(qk, qkv, heads, gpu_->stream());
   const bool has_pads = batch.num_real_tokens() < batch.num_tokens();
   const Tensor out = has_pads ? blank(qkv.rows(), shape.value_dim())  // pad rows stay zero
                               : matrix(qkv.rows(), shape.value_dim());
   const auto device_sequences = gpu_->upload(sequences);
-  kernels::gated_delta_rule(out, qk, qkv, beta, g, heads, device_sequences.get(),
-                            std::int64_t(sequences.size()), rounding_, gpu_->stream());
+  kernels::gated_delta_rule<T>(out, qk, qkv, beta, g, heads, device_sequences.get(),
+                               std::int64_t(sequences.size()), gpu_->stream());
   return out;
 }
 
-void CudaOps::commit_accepted(GdnState& state, std::int32_t slot_index, std::int64_t rows) const {
+template <class T>
+void CudaOps<T>::commit_accepted(GdnState& state, std::int32_t slot_index,
+                                 std::int64_t rows) const {
   auto& slot = state.slots.at(std::size_t(slot_index));
   if (rows < 1 || rows > slot.conv_after_row.rows())
     throw ShapeError(text("commit_accepted: ", rows, " accepted rows, but the last pass kept ",
                           slot.conv_after_row.rows()));
-  const auto take = [&](const Tensor& state_now, const Tensor& after_row) {
+  const auto take = [&](const auto& state_now, const auto& after_row) {
     gpu_->copy(state_now.data(), after_row.data() + (rows - 1) * after_row.cols(),
-               state_now.size() * std::int64_t(sizeof(float)));
+               state_now.size() * std::int64_t(sizeof(*state_now.data())));
   };
   take(slot.conv, slot.conv_after_row);
   take(slot.recurrent, slot.recurrent_after_row);
 }
+
+template class CudaOps<float>;
+template class CudaOps<__nv_bfloat16>;
 
 }  // namespace tokenview

@@ -5,9 +5,9 @@
 // ranks' experts come last. The rows of an expert are cut into tiles of 32 positions, numbered
 // through all experts: a grid of the most tiles that there can be covers them, and a block finds
 // its expert by bisection. Then: both = x w_gate_up^T; inner = silu(gate) * up; rows = inner
-// w_down^T; and the k rows of a token are added in the order of the routing, so the result does not
-// depend on where the sort put them.
-// Sources: transformers integrations/moe.py, grouped_mm_experts_forward; vllm fused_moe.
+// w_down^T, weighted; and the k rows of a token are added in the order of the routing, so the
+// result does not depend on where the sort put them. Sources: transformers integrations/moe.py,
+// grouped_mm_experts_forward; vllm fused_moe.
 #include <cub/block/block_scan.cuh>
 #include <cub/device/device_radix_sort.cuh>
 
@@ -91,9 +91,12 @@ __global__ void number_tiles_kernel(std::int32_t* tiles, ExpertOrder order) {
 }
 
 /// One block a tile of 32 positions and 32 outputs: a lane owns an output, a warp four positions.
-/// Each sum runs over the inputs in order, in one accumulator.
-__global__ void grouped_linear_kernel(MatrixRef<float> out, MatrixRef<const float> in,
-                                      const float* w, ExpertOrder order, std::int64_t k) {
+/// Each sum runs over the inputs in order, in one accumulator. hf rounds a product before it is
+/// weighted.
+template <class T>
+__global__ void grouped_linear_kernel(MatrixRef<T> out, MatrixRef<const T> in, const T* w,
+                                      ExpertOrder order, std::int64_t k, const float* pair_weights,
+                                      Rounder<T> round) {
   __shared__ float x_tile[tile][tile], w_tile[tile][tile + 1];
   const auto my_tile = std::int32_t(blockIdx.x);
   if (my_tile >= order.tiles[order.count]) return;
@@ -103,7 +106,7 @@ __global__ void grouped_linear_kernel(MatrixRef<float> out, MatrixRef<const floa
       order.offsets[expert] + std::int64_t(my_tile - order.tiles[expert]) * tile;
   const std::int64_t rows = min(std::int64_t(tile), order.offsets[expert + 1] - first);
   const std::int64_t first_output = std::int64_t(blockIdx.y) * tile;
-  const float* weights = w + expert * out.cols * in.cols;
+  const T* weights = w + expert * out.cols * in.cols;
   const int warp = int(threadIdx.x) / lanes, lane = int(threadIdx.x) % lanes;
 
   float sums[rows_of_warp] = {};
@@ -113,8 +116,8 @@ __global__ void grouped_linear_kernel(MatrixRef<float> out, MatrixRef<const floa
       const std::int64_t position = first + r, output = first_output + r;
       const bool has_row = r < rows && i < in.cols, has_output = output < out.cols && i < in.cols;
       const std::int64_t row = !has_row ? 0 : k > 0 ? order.pair_at[position] / k : position;
-      x_tile[r][lane] = has_row ? in.data[row * in.cols + i] : 0;
-      w_tile[r][lane] = has_output ? weights[output * in.cols + i] : 0;
+      x_tile[r][lane] = has_row ? float(in.data[row * in.cols + i]) : 0;
+      w_tile[r][lane] = has_output ? float(weights[output * in.cols + i]) : 0;
     }
     __syncthreads();
     for (int c = 0; c < tile; ++c)
@@ -124,35 +127,38 @@ __global__ void grouped_linear_kernel(MatrixRef<float> out, MatrixRef<const floa
   }
   for (int r = 0; r < rows_of_warp; ++r) {
     const std::int64_t position = warp * rows_of_warp + r, output = first_output + lane;
-    if (position < rows && output < out.cols)
-      out.data[(first + position) * out.cols + output] = sums[r];
+    if (position >= rows || output >= out.cols) continue;
+    const float weighted = pair_weights == nullptr
+                               ? sums[r]
+                               : round.hf(sums[r]) * pair_weights[order.pair_at[first + position]];
+    out.data[(first + position) * out.cols + output] = stored<T>(weighted);
   }
 }
 
-/// The product's rounding points: gate and up are rounded GEMM outputs.
-__global__ void silu_mul_halves_kernel(MatrixRef<float> inner, const float* both, ExpertOrder order,
-                                       Rounder round) {
+/// hf rounds the silu.
+template <class T>
+__global__ void silu_mul_halves_kernel(MatrixRef<T> inner, const T* both, ExpertOrder order,
+                                       Rounder<T> round) {
   const std::int64_t i = thread_index();
   if (i >= inner.rows * inner.cols) return;
   const std::int64_t position = i / inner.cols, c = i % inner.cols;
   if (position >= order.offsets[order.count]) return;
-  const float* row = both + position * 2 * inner.cols;
-  inner.data[i] = round(round.hf(silu(round(row[c]))) * round(row[inner.cols + c]));
+  const T* row = both + position * 2 * inner.cols;
+  inner.data[i] = stored<T>(round.hf(silu(float(row[c]))) * float(row[inner.cols + c]));
 }
 
-/// hf rounds the down product, then the weighted row; vllm the weighted row only; both the sum.
-__global__ void combine_kernel(MatrixRef<float> out, const float* rows,
-                               MatrixRef<const float> weights, const std::int32_t* position_of,
-                               Rounder round) {
-  const std::int64_t t = blockIdx.x, k = weights.cols;
+/// In fp32, rounded once.
+template <class T>
+__global__ void combine_kernel(MatrixRef<T> out, const T* rows, std::int64_t k,
+                               const std::int32_t* position_of) {
+  const std::int64_t t = blockIdx.x;
   for (std::int64_t c = threadIdx.x; c < out.cols; c += blockDim.x) {
     float sum = 0;
     for (std::int64_t j = 0; j < k; ++j) {
       const std::int64_t position = position_of[t * k + j];
-      if (position >= 0)
-        sum += round(round.hf(rows[position * out.cols + c]) * weights.data[t * k + j]);
+      if (position >= 0) sum += float(rows[position * out.cols + c]);
     }
-    out.data[t * out.cols + c] = round(sum);
+    out.data[t * out.cols + c] = stored<T>(sum);
   }
 }
 
@@ -188,29 +194,41 @@ void sort_by_expert(const ExpertOrder& order, const std::int64_t* ids, std::int6
   check(cudaGetLastError(), "number_tiles");
 }
 
-void grouped_linear(Out out, In in, const float* w, const ExpertOrder& order, std::int64_t k,
-                    cudaStream_t stream) {
+template <class T>
+void grouped_linear(Out<T> out, In<T> in, const T* w, const ExpertOrder& order, std::int64_t k,
+                    const float* pair_weights, Rounding rounding, cudaStream_t stream) {
   if (order.max_tiles == 0 || out.cols == 0) return;
   const dim3 grid(unsigned(order.max_tiles), unsigned((out.cols + tile - 1) / tile));
-  grouped_linear_kernel<<<grid, warps * lanes, 0, stream>>>(out, in, w, order, k);
+  grouped_linear_kernel<<<grid, warps * lanes, 0, stream>>>(out, in, w, order, k, pair_weights,
+                                                            Rounder<T>{rounding});
   check(cudaGetLastError(), "grouped_linear");
 }
 
-void silu_mul_halves(Out inner, In both, const ExpertOrder& order, Rounding rounding,
+template <class T>
+void silu_mul_halves(Out<T> inner, In<T> both, const ExpertOrder& order, Rounding rounding,
                      cudaStream_t stream) {
   const std::int64_t n = inner.rows * inner.cols;
   if (n == 0) return;
   silu_mul_halves_kernel<<<blocks_for(n), threads, 0, stream>>>(inner, both.data, order,
-                                                                Rounder{rounding});
+                                                                Rounder<T>{rounding});
   check(cudaGetLastError(), "silu_mul_halves");
 }
 
-void combine(Out out, In rows, In weights, const ExpertOrder& order, Rounding rounding,
+template <class T>
+void combine(Out<T> out, In<T> rows, std::int64_t k, const ExpertOrder& order,
              cudaStream_t stream) {
   if (out.rows == 0 || out.cols == 0) return;
-  combine_kernel<<<unsigned(out.rows), threads, 0, stream>>>(out, rows.data, weights,
-                                                             order.position_of, Rounder{rounding});
+  combine_kernel<<<unsigned(out.rows), threads, 0, stream>>>(out, rows.data, k, order.position_of);
   check(cudaGetLastError(), "combine");
 }
+
+#define TOKENVIEW_INSTANTIATE(T)                                                               \
+  template void grouped_linear<T>(Out<T>, In<T>, const T*, const ExpertOrder&, std::int64_t,   \
+                                  const float*, Rounding, cudaStream_t);                       \
+  template void silu_mul_halves<T>(Out<T>, In<T>, const ExpertOrder&, Rounding, cudaStream_t); \
+  template void combine<T>(Out<T>, In<T>, std::int64_t, const ExpertOrder&, cudaStream_t);
+TOKENVIEW_INSTANTIATE(float)
+TOKENVIEW_INSTANTIATE(__nv_bfloat16)
+#undef TOKENVIEW_INSTANTIATE
 
 }  // namespace tokenview::kernels

@@ -17,28 +17,29 @@ namespace {
 constexpr int warps = 8;
 
 /// beta = sigmoid(b), rounded by hf only; g = -exp(A_log) softplus(a + dt_bias), in fp32.
-__global__ void delta_gates_kernel(MatrixRef<float> beta, float* g, const float* b, const float* a,
-                                   const float* A_log, const float* dt_bias, Rounder round) {
+template <class T>
+__global__ void delta_gates_kernel(MatrixRef<float> beta, float* g, const T* b, const T* a,
+                                   const T* A_log, const T* dt_bias, Rounder<T> round) {
   const std::int64_t i = thread_index();
   if (i >= beta.rows * beta.cols) return;
   const std::int64_t head = i % beta.cols;
-  beta.data[i] = round.hf(sigmoid(b[i]));
-  const float x = a[i] + dt_bias[head];
-  g[i] = -expf(A_log[head]) * (x > 20.0f ? x : log1pf(expf(x)));
+  beta.data[i] = round.hf(sigmoid(float(b[i])));
+  const float x = float(a[i]) + float(dt_bias[head]);
+  g[i] = -expf(float(A_log[head])) * (x > 20.0f ? x : log1pf(expf(x)));
 }
 
 /// x / sqrt(sum of squares + 1e-6): one warp a head of a row, queries first, then keys.
-__global__ void normalise_kernel(MatrixRef<float> qk, MatrixRef<const float> qkv,
-                                 DeltaShape shape) {
+template <class T>
+__global__ void normalise_kernel(MatrixRef<float> qk, MatrixRef<const T> qkv, DeltaShape shape) {
   const std::int64_t heads = 2 * shape.num_key_heads, head = blockIdx.x % heads;
   const std::int64_t row = blockIdx.x / heads, dk = shape.key_dim;
-  const float* x = qkv.data + row * qkv.cols + head * dk;
+  const T* x = qkv.data + row * qkv.cols + head * dk;
   float squares = 0;
-  for (std::int64_t i = threadIdx.x; i < dk; i += lanes) squares += x[i] * x[i];
+  for (std::int64_t i = threadIdx.x; i < dk; i += lanes) squares += float(x[i]) * float(x[i]);
   const float scale = 1.0f / sqrtf(warp_sum(squares) + 1e-6f);
   const float of_query = head < shape.num_key_heads ? 1.0f / sqrtf(float(dk)) : 1.0f;
   for (std::int64_t i = threadIdx.x; i < dk; i += lanes)
-    qk.data[row * qk.cols + head * dk + i] = x[i] * scale * of_query;
+    qk.data[row * qk.cols + head * dk + i] = float(x[i]) * scale * of_query;
 }
 
 /// The sum of `part` over the warps, for each lane.
@@ -51,10 +52,11 @@ __device__ float sum_over_warps(float (&parts)[warps][lanes], float part, int wa
   return total;
 }
 
-__global__ void gated_delta_rule_kernel(MatrixRef<float> out, MatrixRef<const float> qk,
-                                        MatrixRef<const float> qkv, MatrixRef<const float> beta,
+template <class T>
+__global__ void gated_delta_rule_kernel(MatrixRef<T> out, MatrixRef<const float> qk,
+                                        MatrixRef<const T> qkv, MatrixRef<const float> beta,
                                         const float* g, DeltaShape shape,
-                                        const DeltaSequence* sequences, Rounder round) {
+                                        const DeltaSequence* sequences) {
   __shared__ float tile[max_key_dim][lanes];
   __shared__ float parts[warps][lanes];
   const DeltaSequence s = sequences[blockIdx.z];
@@ -72,7 +74,7 @@ __global__ void gated_delta_rule_kernel(MatrixRef<float> out, MatrixRef<const fl
     const std::int64_t row = s.first + t;
     const float* q = qk.data + row * qk.cols + key_head * dk;
     const float* k = q + shape.num_key_heads * dk;
-    const float* v = qkv.data + row * qkv.cols + 2 * shape.num_key_heads * dk + head * dv;
+    const T* v = qkv.data + row * qkv.cols + 2 * shape.num_key_heads * dk + head * dv;
     const float decay = expf(g[row * beta.cols + head]);
     float part = 0;
     for (std::int64_t i = warp; i < dk; i += warps) {
@@ -80,7 +82,8 @@ __global__ void gated_delta_rule_kernel(MatrixRef<float> out, MatrixRef<const fl
       part += tile[i][lane] * k[i];
     }
     const float predicted = sum_over_warps(parts, part, warp, lane);
-    const float delta = is_inside ? beta.data[row * beta.cols + head] * (v[column] - predicted) : 0;
+    const float delta =
+        is_inside ? beta.data[row * beta.cols + head] * (float(v[column]) - predicted) : 0;
     part = 0;
     for (std::int64_t i = warp; i < dk; i += warps) {
       tile[i][lane] += k[i] * delta;
@@ -88,7 +91,7 @@ __global__ void gated_delta_rule_kernel(MatrixRef<float> out, MatrixRef<const fl
     }
     const float read = sum_over_warps(parts, part, warp, lane);
     if (!is_inside) continue;
-    if (warp == 0) out.data[row * out.cols + head * dv + column] = round(read);
+    if (warp == 0) out.data[row * out.cols + head * dv + column] = stored<T>(read);
     if (s.kept != nullptr)
       for (std::int64_t i = warp; i < dk; i += warps)
         s.kept[t * state_size + of_head + i * dv + column] = tile[i][lane];
@@ -100,31 +103,45 @@ __global__ void gated_delta_rule_kernel(MatrixRef<float> out, MatrixRef<const fl
 
 }  // namespace
 
-void delta_gates(Out beta, Out g, In b, In a, const float* A_log, const float* dt_bias,
+template <class T>
+void delta_gates(Out<float> beta, Out<float> g, In<T> b, In<T> a, const T* A_log, const T* dt_bias,
                  Rounding rounding, cudaStream_t stream) {
   const std::int64_t n = b.rows * b.cols;
   if (n == 0) return;
   delta_gates_kernel<<<blocks_for(n), threads, 0, stream>>>(beta, g.data, b.data, a.data, A_log,
-                                                            dt_bias, Rounder{rounding});
+                                                            dt_bias, Rounder<T>{rounding});
   check(cudaGetLastError(), "delta_gates");
 }
 
-void normalise_query_key(Out qk, In qkv, const DeltaShape& shape, cudaStream_t stream) {
+template <class T>
+void normalise_query_key(Out<float> qk, In<T> qkv, const DeltaShape& shape, cudaStream_t stream) {
   const std::int64_t heads = qkv.rows * 2 * shape.num_key_heads;
   if (heads == 0) return;
   normalise_kernel<<<unsigned(heads), lanes, 0, stream>>>(qk, qkv, shape);
   check(cudaGetLastError(), "normalise_query_key");
 }
 
-void gated_delta_rule(Out out, In qk, In qkv, In beta, In g, const DeltaShape& shape,
-                      const DeltaSequence* sequences, std::int64_t num_sequences, Rounding rounding,
-                      cudaStream_t stream) {
+template <class T>
+void gated_delta_rule(Out<T> out, In<float> qk, In<T> qkv, In<float> beta, In<float> g,
+                      const DeltaShape& shape, const DeltaSequence* sequences,
+                      std::int64_t num_sequences, cudaStream_t stream) {
   if (num_sequences == 0) return;
   const dim3 grid(unsigned((shape.value_dim + lanes - 1) / lanes), unsigned(shape.num_value_heads),
                   unsigned(num_sequences));
   gated_delta_rule_kernel<<<grid, warps * lanes, 0, stream>>>(out, qk, qkv, beta, g.data, shape,
-                                                              sequences, Rounder{rounding});
+                                                              sequences);
   check(cudaGetLastError(), "gated_delta_rule");
 }
+
+#define TOKENVIEW_INSTANTIATE(T)                                                                   \
+  template void delta_gates<T>(Out<float>, Out<float>, In<T>, In<T>, const T*, const T*, Rounding, \
+                               cudaStream_t);                                                      \
+  template void normalise_query_key<T>(Out<float>, In<T>, const DeltaShape&, cudaStream_t);        \
+  template void gated_delta_rule<T>(Out<T>, In<float>, In<T>, In<float>, In<float>,                \
+                                    const DeltaShape&, const DeltaSequence*, std::int64_t,         \
+                                    cudaStream_t);
+TOKENVIEW_INSTANTIATE(float)
+TOKENVIEW_INSTANTIATE(__nv_bfloat16)
+#undef TOKENVIEW_INSTANTIATE
 
 }  // namespace tokenview::kernels

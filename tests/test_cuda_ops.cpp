@@ -20,6 +20,7 @@ namespace {
 
 namespace data = boost::unit_test::data;
 using Cpu = EigenOps<float>;
+using Gpu = CudaOps<float>;
 using Host = Matrix<float>;
 using HostIds = Matrix<std::int64_t>;
 constexpr double eps = 1e-6;
@@ -33,20 +34,20 @@ struct RequireGpu {
 };
 
 /// One for all cases: starting cuBLAS takes a while.
-const CudaOps& gpu() {
-  static const CudaOps ops;
+const Gpu& gpu() {
+  static const Gpu ops;
   return ops;
 }
 const Cpu cpu;
 
-CudaOps::Tensor to_gpu(const Host& x) {
+Gpu::Tensor to_gpu(const Host& x) {
   return gpu().upload({x.data(), std::size_t(x.size())}, x.rows(), x.cols());
 }
-CudaOps::Routing to_gpu(const Cpu::Routing& x) {
+Gpu::Routing to_gpu(const Cpu::Routing& x) {
   return gpu().upload({x.weights.data(), std::size_t(x.weights.size())},
                       {x.ids.data(), std::size_t(x.ids.size())}, x.ids.rows(), x.ids.cols());
 }
-Host to_host(const CudaOps::Tensor& x) {
+Host to_host(const Gpu::Tensor& x) {
   return Eigen::Map<const Host>(gpu().download(x).data(), x.rows(), x.cols());
 }
 HostIds to_host(const DeviceMatrix<std::int64_t>& x) {
@@ -54,10 +55,10 @@ HostIds to_host(const DeviceMatrix<std::int64_t>& x) {
 }
 
 /// Both sides may be wrong by what a sum of `contraction` terms rounds.
-Claim close(const CudaOps::Tensor& found, const Host& expected, std::int64_t contraction) {
+Claim close(const Gpu::Tensor& found, const Host& expected, std::int64_t contraction) {
   return within(to_host(found), expected, 2 * tolerance<float>(contraction));
 }
-Claim same(const CudaOps::Tensor& found, const Host& expected) {
+Claim same(const Gpu::Tensor& found, const Host& expected) {
   return same_bits(to_host(found), expected);
 }
 
@@ -125,7 +126,7 @@ BOOST_DATA_TEST_CASE(values_go_to_the_gpu_and_back, row_counts, rows) {
 BOOST_AUTO_TEST_CASE(a_gpu_that_is_not_there_is_named) {
   std::string reason;
   const int count = int(devices(reason).size());
-  BOOST_CHECK_EXCEPTION(CudaOps{count}, DeviceError, [&](const DeviceError& error) {
+  BOOST_CHECK_EXCEPTION(Gpu{count}, DeviceError, [&](const DeviceError& error) {
     return std::string(error.what()) == text("no GPU ", count, ": this machine has ", count);
   });
 }
@@ -297,7 +298,7 @@ struct DeltaNet {
   std::mt19937_64 random{11};
   GdnShape shape;
   OneWeight w;
-  CudaOps::GdnState on_gpu;
+  Gpu::GdnState on_gpu;
   Cpu::GdnState on_cpu;
 };
 
@@ -424,13 +425,13 @@ BOOST_AUTO_TEST_CASE(an_index_beyond_the_rows_is_a_device_side_assert_that_shows
 BOOST_AUTO_TEST_CASE(flat_slices_join_to_the_matrix) {
   std::mt19937_64 random(15);
   const Host x = random_matrix<float>(random, 6, 10);
-  std::vector<CudaOps::Tensor> slices;
+  std::vector<Gpu::Tensor> slices;
   for (std::int64_t part = 0; part < 4; ++part) {
     slices.push_back(gpu().flat_slice(to_gpu(x), part, 4));
     BOOST_TEST(same(slices.back(), cpu.flat_slice(x, part, 4)));
     BOOST_TEST(gpu().is_flat(slices.back(), 10));
   }
-  const CudaOps::Tensor* const parts[] = {&slices[0], &slices[1], &slices[2], &slices[3]};
+  const Gpu::Tensor* const parts[] = {&slices[0], &slices[1], &slices[2], &slices[3]};
   BOOST_TEST(same(gpu().unflatten(gpu().concat(parts, Axis::rows), 10), x));
 }
 
@@ -447,7 +448,7 @@ BOOST_DATA_TEST_CASE(the_greedy_token_is_the_lowest_of_the_largest, row_counts, 
 BOOST_AUTO_TEST_CASE(shared_rows_are_not_overwritten_when_a_parent_goes) {
   std::mt19937_64 random(17);
   const Host x = random_matrix<float>(random, 8, 4);
-  CudaOps::Tensor whole = to_gpu(x);
+  Gpu::Tensor whole = to_gpu(x);
   const auto slice = gpu().slice(whole, Axis::rows, 3, 5);
   whole = {};
   const auto other = gpu().blank(8, 4);  // would take the memory that was freed
@@ -459,10 +460,10 @@ BOOST_DATA_TEST_CASE(the_algebra_of_collectives_is_that_of_the_reference, data::
   std::mt19937_64 random(18);
   std::vector<Host> values;
   for (int rank = 0; rank < ranks; ++rank) values.push_back(random_matrix<float>(random, 7, 9));
-  std::vector<CudaOps::Tensor> on_gpu;
+  std::vector<Gpu::Tensor> on_gpu;
   for (const Host& x : values) on_gpu.push_back(to_gpu(x));
   std::vector<const Host*> parts;
-  std::vector<const CudaOps::Tensor*> gpu_parts;
+  std::vector<const Gpu::Tensor*> gpu_parts;
   for (int rank = 0; rank < ranks; ++rank) {
     parts.push_back(&values[std::size_t(rank)]);
     gpu_parts.push_back(&on_gpu[std::size_t(rank)]);
@@ -496,7 +497,7 @@ struct Outputs {
 };
 
 Host on_host(const Host& x) { return x; }
-Host on_host(const CudaOps::Tensor& x) { return to_host(x); }
+Host on_host(const Gpu::Tensor& x) { return to_host(x); }
 
 /// The target and two draft steps of one rank.
 template <class R>
@@ -540,9 +541,9 @@ std::vector<Outputs> run_virtual(const ModelConfig& config, const WeightSource& 
     batch.requests_across_dp = requests;
   }
   SimMesh mesh(parallel);
-  return mesh.run([](const RankCoordinates&) -> const CudaOps& { return gpu(); },
-                  [&](SimComms<CudaOps>& comms) {
-                    Rank<CudaOps, SimComm<CudaOps>> rank(gpu(), comms.tp, comms.dp, comms.ep,
+  return mesh.run([](const RankCoordinates&) -> const Gpu& { return gpu(); },
+                  [&](SimComms<Gpu>& comms) {
+                    Rank<Gpu, SimComm<Gpu>> rank(gpu(), comms.tp, comms.dp, comms.ep,
                                                          comms.pp);
                     return run_rank(rank, plan, placement_of(plan, comms.at.tp, comms.at.ep),
                                     comms.at.tp, config, source, batches[std::size_t(comms.at.dp)]);

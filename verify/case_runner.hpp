@@ -41,9 +41,9 @@ class ModelRunner final : public CaseRunner<S> {
   Model model_;
 };
 
-/// The model on the first GPU, in float32 arithmetic with the rounding points of `rounding`. Every
-/// tap comes to the host, and goes back where the observer changes it. Throws DeviceError where
-/// the GPU cannot be used.
+/// The model on the first GPU: in float32, or in bfloat16 with the rounding points of `rounding`,
+/// whose weights must then be bfloat16 values. Every tap comes to the host, and goes back where the
+/// observer changes it. Throws DeviceError where the GPU cannot be used.
 std::unique_ptr<CaseRunner<float>> cuda_runner(const ModelConfig& config,
                                                const WeightSource& weights, Rounding rounding);
 
