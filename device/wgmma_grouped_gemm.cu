@@ -36,6 +36,13 @@ constexpr int consumer_groups = 2;
 constexpr int block_threads = group_threads * (1 + consumer_groups);
 constexpr int consumer_warps = consumer_groups * group_threads / lanes;
 
+// Registers of a thread. A warpgroup that asks for more than the block was launched with, less what
+// others have given back, waits for ever.
+constexpr int launch_registers = 65536 / block_threads / 8 * 8;
+constexpr int producer_registers = 56, consumer_registers = 224;
+static_assert(producer_registers + consumer_groups * consumer_registers <=
+              (1 + consumer_groups) * launch_registers);
+
 constexpr int group_outputs = 128, tile_outputs = consumer_groups * group_outputs;
 constexpr int max_rows = 192;
 constexpr int step_inputs = 64;                 // 128 bytes, the span of the swizzle
@@ -136,6 +143,7 @@ __device__ void produce(Shared& shared, const Maps& maps, const GroupedGemm& gem
       std::uint64_t* const full = &shared.full[ring.stage];
       const int input = step * step_inputs;
       wait(&shared.empty[ring.stage], ring.parity ^ 1);
+      __syncwarp();  // a lane that waited after the stage is full again could miss its turn
       if (threadIdx.x == 0) {
         if (step == 0) shared.tile[ring.stage] = tile;
         const int boxes = gathers ? 0 : (tile.rows + box_rows - 1) / box_rows;
@@ -380,10 +388,10 @@ __global__ void __launch_bounds__(block_threads, 1)
   }
   __syncthreads();
   if (threadIdx.x < group_threads) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 64;");
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(producer_registers));
     produce<gated>(shared, maps, gemm, parts, steps);
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(consumer_registers));
     consume<gated>(shared, gemm, steps);
   }
 }
