@@ -61,7 +61,7 @@ DeviceMatrix<T> CudaOps<T>::experts(const Tensor& x, const Routing& routing, con
     kernels::grouped_linear(rows, inner, w2, order, 0, pair_weights, gpu_->stream());
   } else {
     kernels::grouped_gemm_silu_mul(inner, x, w1, order, k, rounding_, gpu_->stream());
-    kernels::grouped_gemm_weighted(rows, inner, w2, pair_weights, order, rounding_, gpu_->stream());
+    kernels::grouped_gemm(rows, inner, w2, order, 0, pair_weights, rounding_, gpu_->stream());
   }
   kernels::combine<T>(out, rows, k, order, gpu_->stream());
   return out;

@@ -38,7 +38,6 @@ __global__ void __launch_bounds__(block_threads)
   const std::int64_t inputs = gemm.in.cols, outputs = gemm.out.cols;
   const int part_outputs = gemm.gated ? tile_outputs / 2 : tile_outputs;
   const int warp = int(threadIdx.x) / lanes;
-  const Rounder<Bf16> round{gemm.rounding};
 
   ExpertTiles tiles(gemm.order, tile_rows, parts);
   for (int index = int(blockIdx.x);; index += int(gridDim.x)) {
@@ -80,8 +79,10 @@ __global__ void __launch_bounds__(block_threads)
       const int row = i / part_outputs, c = i % part_outputs;
       if (first_output + c >= outputs) continue;
       float value = sums[row][c];
-      if (gemm.gated) value = round.hf(silu(round(value))) * round(sums[row][part_outputs + c]);
-      if (gemm.pair_weights != nullptr) value = round.hf(value) * gemm.weight(tile.first + row);
+      if (gemm.gated)
+        value = gemm.round.hf(silu(gemm.round(value))) * gemm.round(sums[row][part_outputs + c]);
+      else if (gemm.pair_weights != nullptr)
+        value = gemm.round.hf(value) * gemm.pair_weights[gemm.order.pair_at[tile.first + row]];
       gemm.out.data[(tile.first + row) * outputs + first_output + c] = Bf16(value);
     }
     __syncthreads();
@@ -107,21 +108,15 @@ void launch(const GroupedGemm& gemm, cudaStream_t stream) {
 
 }  // namespace
 
-void grouped_gemm(MatrixRef<Bf16> out, MatrixRef<const Bf16> in, const Bf16* w,
-                  const ExpertOrder& order, std::int64_t k, cudaStream_t stream) {
-  launch({out, in, w, order, k, false, Rounding::none}, stream);
+void grouped_gemm(Out<Bf16> out, In<Bf16> in, const Bf16* w, const ExpertOrder& order,
+                  std::int64_t k, const float* pair_weights, Rounding rounding,
+                  cudaStream_t stream) {
+  launch({out, in, w, order, k, false, pair_weights, {rounding}}, stream);
 }
 
-void grouped_gemm_weighted(MatrixRef<Bf16> out, MatrixRef<const Bf16> in, const Bf16* w,
-                           const float* pair_weights, const ExpertOrder& order, Rounding rounding,
-                           cudaStream_t stream) {
-  launch({out, in, w, order, 0, false, rounding, pair_weights}, stream);
-}
-
-void grouped_gemm_silu_mul(MatrixRef<Bf16> out, MatrixRef<const Bf16> in, const Bf16* w,
-                           const ExpertOrder& order, std::int64_t k, Rounding rounding,
-                           cudaStream_t stream) {
-  launch({out, in, w, order, k, true, rounding}, stream);
+void grouped_gemm_silu_mul(Out<Bf16> out, In<Bf16> in, const Bf16* w, const ExpertOrder& order,
+                           std::int64_t k, Rounding rounding, cudaStream_t stream) {
+  launch({out, in, w, order, k, true, nullptr, {rounding}}, stream);
 }
 
 }  // namespace tokenview::kernels

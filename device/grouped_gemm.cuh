@@ -6,20 +6,16 @@
 
 namespace tokenview::kernels {
 
-/// The arguments of grouped_gemm(), grouped_gemm_weighted() or, gated, grouped_gemm_silu_mul().
+/// The arguments of grouped_gemm() or, gated, of grouped_gemm_silu_mul().
 struct GroupedGemm {
-  MatrixRef<__nv_bfloat16> out;
-  MatrixRef<const __nv_bfloat16> in;
+  Out<__nv_bfloat16> out;
+  In<__nv_bfloat16> in;
   const __nv_bfloat16* w;
   ExpertOrder order;
   std::int64_t k;
   bool gated;
-  Rounding rounding;
-  const float* pair_weights = nullptr;  // null: none
-
-  __device__ float weight(std::int64_t position) const {
-    return pair_weights[order.pair_at[position]];
-  }
+  const float* pair_weights;
+  Rounder<__nv_bfloat16> round;
 };
 
 /// Launches the kernel of compute capability 9.0; false where the GPU or the operands do not fit

@@ -40,13 +40,15 @@ struct Case {
   bool by_token = true;  // whether a row is found through its token
   bool gated = false;
   Rounding rounding = Rounding::hf;
+  bool weighted = false;
   bool has_equal_experts = false;
 };
 
 /// What the kernel made of a case, and the order it was given.
 struct Run {
   std::vector<std::int32_t> pair_at, offsets;
-  std::vector<float> in, w, out;  // values of bfloat16
+  std::vector<float> in, w, out;    // values of bfloat16
+  std::vector<float> pair_weights;  // of every pair
   std::int64_t pairs;
 };
 
@@ -108,6 +110,9 @@ Run run(const Case& c, bool exact, unsigned seed = 1) {
     for (std::size_t i = w.size() / c.rows.size(); i < w.size(); ++i)
       w[i] = w[i - w.size() / c.rows.size()];
   const auto device_in = gpu->upload(in), device_w = gpu->upload(w);
+  std::uniform_real_distribution<float> weight;
+  for (std::int64_t i = 0; i < pairs; ++i) result.pair_weights.push_back(weight(random));
+  const auto device_weights = gpu->upload(result.pair_weights);
   const auto out = gpu->upload(std::vector<Bf16>(std::size_t(pairs * c.outputs), Bf16(untouched)));
   const MatrixRef<Bf16> to{out.get(), pairs, c.outputs};
   const MatrixRef<const Bf16> from{device_in.get(), in_rows, c.inputs};
@@ -115,7 +120,8 @@ Run run(const Case& c, bool exact, unsigned seed = 1) {
   if (c.gated)
     kernels::grouped_gemm_silu_mul(to, from, device_w.get(), order, k, c.rounding, gpu->stream());
   else
-    kernels::grouped_gemm(to, from, device_w.get(), order, k, gpu->stream());
+    kernels::grouped_gemm(to, from, device_w.get(), order, k,
+                          c.weighted ? device_weights.get() : nullptr, c.rounding, gpu->stream());
   result.out = floats(gpu->download(out.get(), pairs * c.outputs));
   result.in = floats(in);
   result.w = floats(w);
@@ -136,11 +142,15 @@ double product(const Case& c, const Run& r, std::int64_t e, std::int64_t p, std:
 }
 
 double expected(const Case& c, const Run& r, std::int64_t e, std::int64_t p, std::int64_t output) {
-  const double sum = rounded(product(c, r, e, p, output));
-  if (!c.gated) return sum;
-  const double up = rounded(product(c, r, e, p, c.outputs + output));
-  const double gate = sum / (1 + std::exp(-sum));
-  return rounded((c.rounding == Rounding::hf ? rounded(gate) : gate) * up);
+  const double sum = product(c, r, e, p, output);
+  if (!c.gated) {
+    if (!c.weighted) return rounded(sum);
+    const double weight = double(r.pair_weights[std::size_t(r.pair_at[std::size_t(p)])]);
+    return rounded((c.rounding == Rounding::hf ? rounded(sum) : sum) * weight);
+  }
+  const double gate = rounded(sum), up = rounded(product(c, r, e, p, c.outputs + output));
+  const double silu = gate / (1 + std::exp(-gate));
+  return rounded((c.rounding == Rounding::hf ? rounded(silu) : silu) * up);
 }
 
 /// Every output within `tolerance` of its own size, and rows of no expert untouched.
@@ -188,12 +198,12 @@ BOOST_AUTO_TEST_CASE(every_height_of_an_expert_is_multiplied) {
 
 BOOST_AUTO_TEST_CASE(inputs_and_outputs_that_fill_no_tile) {
   for (const std::int64_t inputs : {8, 56, 72, 320})
-    for (const std::int64_t outputs : {2, 130, 254, 514})
+    for (const std::int64_t outputs : {8, 136, 248, 520})
       require_products({{3, 0, 40, 1}, inputs, outputs, 2}, 0);
 }
 
 BOOST_AUTO_TEST_CASE(shapes_that_the_copy_engine_cannot_load) {
-  for (const std::int64_t inputs : {1, 13, 36})
+  for (const std::int64_t inputs : {1, 13, 36, 64})
     for (const std::int64_t outputs : {1, 63, 66})
       for (const bool by_token : {true, false})
         require_products({{3, 0, 70, 1, 33}, inputs, outputs, 3, by_token}, 0);
@@ -211,8 +221,15 @@ BOOST_AUTO_TEST_CASE(one_expert_has_all_rows_or_none) {
 BOOST_AUTO_TEST_CASE(gate_and_up_are_multiplied_where_both_are_known) {
   for (const Rounding rounding : {Rounding::hf, Rounding::vllm}) {
     require_products({rows_at_every_edge(), 64, 128, 10, true, true, rounding}, 2 * 0x1p-7);
-    require_products({{3, 0, 40, 1}, 72, 130, 2, false, true, rounding}, 2 * 0x1p-7);
+    require_products({{3, 0, 40, 1}, 72, 136, 2, false, true, rounding}, 2 * 0x1p-7);
     require_products({{3, 0, 40, 1}, 13, 45, 2, true, true, rounding}, 2 * 0x1p-7);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_product_is_weighted_after_it_is_rounded_or_before) {
+  for (const Rounding rounding : {Rounding::hf, Rounding::vllm}) {
+    require_products({rows_at_every_edge(), 320, 256, 10, false, false, rounding, true}, 0);
+    require_products({{3, 0, 40, 1}, 13, 45, 2, true, false, rounding, true}, 0);
   }
 }
 
@@ -235,8 +252,8 @@ BOOST_AUTO_TEST_CASE(a_sum_is_rounded_once) {
 /// One token, chosen by all pairs, and experts with the same weights.
 BOOST_AUTO_TEST_CASE(the_bits_of_a_row_do_not_depend_on_the_rows_beside_it) {
   for (const bool gated : {false, true}) {
-    const Case c{{1, 20, 100, 190, 500}, 2048, 256, 1 + 20 + 100 + 190 + 500 + 9, true, gated,
-                 Rounding::hf,           true};
+    const Case c{{1, 20, 100, 190, 500}, 2048,  256, 1 + 20 + 100 + 190 + 500 + 9, true, gated,
+                 Rounding::hf,           false, true};
     const Run r = run(c, false);
     const std::vector<float> first(r.out.begin(), r.out.begin() + c.outputs);
     std::int64_t others = 0;
@@ -248,6 +265,7 @@ BOOST_AUTO_TEST_CASE(the_bits_of_a_row_do_not_depend_on_the_rows_beside_it) {
 
 BOOST_AUTO_TEST_CASE(no_pair_is_a_call_without_effect) {
   kernels::grouped_gemm({nullptr, 0, 256}, {nullptr, 0, 64}, nullptr,
-                        {nullptr, nullptr, nullptr, nullptr, 4, 0, 0}, 2, gpu->stream());
+                        {nullptr, nullptr, nullptr, nullptr, 4, 0, 0}, 2, nullptr, Rounding::hf,
+                        gpu->stream());
   BOOST_TEST(cudaDeviceSynchronize() == cudaSuccess);
 }

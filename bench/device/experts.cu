@@ -39,22 +39,6 @@ std::vector<std::int64_t> routing(std::int64_t T, double skew, unsigned seed) {
   return ids;
 }
 
-/// out[t] = sum over j of weights[t, j] * rows[position_of[t, j]], eight columns a thread.
-__global__ void combine_kernel(Bf16* out, const Bf16* rows, const float* weights,
-                               const std::int32_t* position_of) {
-  const std::int64_t t = blockIdx.x, c = 8 * threadIdx.x;
-  float sum[8] = {};
-  for (int j = 0; j < k; ++j) {
-    const std::int64_t position = position_of[t * k + j];
-    const uint4 part = __ldcs(reinterpret_cast<const uint4*>(rows + position * H + c));
-    const Bf16* x = reinterpret_cast<const Bf16*>(&part);
-    for (int i = 0; i < 8; ++i) sum[i] += float(Bf16(float(x[i]) * weights[t * k + j]));
-  }
-  alignas(16) Bf16 result[8];
-  for (int i = 0; i < 8; ++i) result[i] = Bf16(sum[i]);
-  *reinterpret_cast<uint4*>(out + t * H + c) = *reinterpret_cast<const uint4*>(result);
-}
-
 /// to[p] = x[pair_at[p] / k]: what a GEMM without a gather needs first.
 __global__ void permute_kernel(Bf16* to, const Bf16* x, const std::int32_t* pair_at) {
   const std::int64_t p = blockIdx.x, c = 8 * threadIdx.x;
@@ -64,8 +48,8 @@ __global__ void permute_kernel(Bf16* to, const Bf16* x, const std::int32_t* pair
 
 /// Square sums of the error and of the value of samples of out[p] = w[e] in[row], in float64.
 __global__ void check_kernel(double* squares, MatrixRef<const Bf16> out, MatrixRef<const Bf16> in,
-                             const Bf16* w, kernels::ExpertOrder order, std::int64_t by_token,
-                             bool gated) {
+                             const Bf16* w, const float* pair_weights, kernels::ExpertOrder order,
+                             std::int64_t by_token, bool gated) {
   const std::int64_t p = std::int64_t(hashed(blockIdx.x) % std::uint64_t(order.num_pairs));
   const std::int64_t o = std::int64_t(hashed(~blockIdx.x) % std::uint64_t(out.cols));
   std::int64_t e = 0;
@@ -80,7 +64,8 @@ __global__ void check_kernel(double* squares, MatrixRef<const Bf16> out, MatrixR
       sums[half] += __shfl_xor_sync(0xffffffff, sums[half], step);
   }
   if (threadIdx.x != 0) return;
-  const double want = gated ? sums[0] / (1 + exp(-sums[0])) * sums[1] : sums[0];
+  const double weight = pair_weights != nullptr ? double(pair_weights[order.pair_at[p]]) : 1;
+  const double want = gated ? sums[0] / (1 + exp(-sums[0])) * sums[1] : sums[0] * weight;
   const double error = double(float(out.data[p * out.cols + o])) - want;
   atomicAdd(&squares[0], error * error);
   atomicAdd(&squares[1], want * want);
@@ -190,14 +175,17 @@ void run(const Table& table, std::int64_t T, double skew, const Bf16* gate_up, c
   const auto sort = [&] {
     kernels::sort_by_expert(order, ids.get(), 0, scratch.get(), bytes, nullptr);
   };
-  const auto plain = [&] { kernels::grouped_gemm(both_out, x_in, gate_up, order, k, nullptr); };
-  const auto gated = [&] {
-    kernels::grouped_gemm_silu_mul(inner_out, x_in, gate_up, order, k, Rounding::vllm, nullptr);
+  const auto plain = [&] {
+    kernels::grouped_gemm(both_out, x_in, gate_up, order, k, nullptr, Rounding::hf, nullptr);
   };
-  const auto project = [&] { kernels::grouped_gemm(rows_out, inner_in, down, order, 0, nullptr); };
+  const auto gated = [&] {
+    kernels::grouped_gemm_silu_mul(inner_out, x_in, gate_up, order, k, Rounding::hf, nullptr);
+  };
+  const auto project = [&] {
+    kernels::grouped_gemm(rows_out, inner_in, down, order, 0, weights.get(), Rounding::hf, nullptr);
+  };
   const auto combine = [&] {
-    combine_kernel<<<unsigned(T), H / 8>>>(out.get(), rows.get(), weights.get(), position_of.get());
-    check(cudaGetLastError(), "combine");
+    kernels::combine<Bf16>({out.get(), T, H}, {rows.get(), pairs, H}, k, order, nullptr);
   };
   const auto permute = [&] {
     permute_kernel<<<unsigned(pairs), H / 8>>>(sorted.get(), x.get(), pair_at.get());
@@ -220,11 +208,11 @@ void run(const Table& table, std::int64_t T, double skew, const Bf16* gate_up, c
     most = std::max(most, n);
   }
   const auto squares = to_device(std::vector<double>(9));
-  check_kernel<<<4096, 32>>>(squares.get(), {both.get(), pairs, 2 * I}, x_in, gate_up, order, k,
-                             false);
-  check_kernel<<<4096, 32>>>(squares.get() + 2, inner_in, x_in, gate_up, order, k, true);
-  check_kernel<<<4096, 32>>>(squares.get() + 4, {rows.get(), pairs, H}, inner_in, down, order, 0,
-                             false);
+  check_kernel<<<4096, 32>>>(squares.get(), {both.get(), pairs, 2 * I}, x_in, gate_up, nullptr,
+                             order, k, false);
+  check_kernel<<<4096, 32>>>(squares.get() + 2, inner_in, x_in, gate_up, nullptr, order, k, true);
+  check_kernel<<<4096, 32>>>(squares.get() + 4, {rows.get(), pairs, H}, inner_in, down,
+                             weights.get(), order, 0, false);
   count_nan_kernel<<<1024, 256>>>(squares.get() + 6, both.get(), pairs * 2 * I);
   count_nan_kernel<<<1024, 256>>>(squares.get() + 7, inner.get(), pairs * I);
   count_nan_kernel<<<1024, 256>>>(squares.get() + 8, rows.get(), pairs * H);
