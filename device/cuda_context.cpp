@@ -36,6 +36,7 @@ std::shared_ptr<CudaContext> CudaContext::create(int device) {
 
   std::shared_ptr<CudaContext> context(new CudaContext);
   context->keeps_blocks_ = std::getenv("TOKENVIEW_PLAIN_MEMORY") == nullptr;
+  context->device_ = device;
   context->name_ = text("GPU ", device, " (", info.name, ")");
   return in_scope(context->name_, [&] {
     start_device(device);
@@ -85,10 +86,10 @@ CudaContext::~CudaContext() {
 std::shared_ptr<void> CudaContext::allocate_bytes(std::int64_t bytes) {
   if (bytes == 0) return nullptr;
   if (is_capturing()) return recording_->memory->piece(bytes);
-  if (!keeps_blocks_) return allocate_on(stream_, bytes);
+  if (!keeps_blocks_) return allocate_on(stream(), bytes);
   const std::int64_t size = block_size(bytes);
   std::vector<void*>& kept = kept_blocks_[size];
-  if (kept.empty()) return allocate_on(stream_, size);
+  if (kept.empty()) return allocate_on(stream(), size);
   void* const data = kept.back();
   kept.pop_back();
   return owned(data, size);
@@ -209,6 +210,7 @@ void CudaContext::gemm(T* y, const T* x, const T* w, std::int64_t rows, std::int
   constexpr bool is_float = std::is_same_v<T, float>;
   constexpr cudaDataType type = is_float ? CUDA_R_32F : CUDA_R_16BF;
   const float one = 1, zero = 0;
+  stream();  // cuBLAS works on the current GPU
   check(Cublas::library().gemm_ex(
             blas_, CUBLAS_OP_T, CUBLAS_OP_N, int(out), int(rows), int(in), &one, w, type, int(in),
             x, type, int(in), &zero, y, type, int(out),

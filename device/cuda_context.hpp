@@ -35,7 +35,12 @@ class CudaContext : public std::enable_shared_from_this<CudaContext> {
   CudaContext(const CudaContext&) = delete;
   CudaContext& operator=(const CudaContext&) = delete;
 
-  cudaStream_t stream() const { return stream_; }
+  /// The stream of all work. Makes its GPU the current one of the calling thread, which CUDA wants
+  /// of whoever queues on it.
+  cudaStream_t stream() const {
+    cudaSetDevice(device_);
+    return stream_;
+  }
   const std::string& name() const { return name_; }
 
   /// Where kernels note the first assert, in the name of `rank`; and what they noted, which can be
@@ -68,7 +73,7 @@ class CudaContext : public std::enable_shared_from_this<CudaContext> {
   std::shared_ptr<T> upload(std::span<const T> values) {
     require_no_capture("host values that are no function of the batch");
     auto data = allocate<T>(std::int64_t(values.size()));
-    staging_->copy(data.get(), values.data(), std::int64_t(values.size_bytes()), stream_);
+    staging_->copy(data.get(), values.data(), std::int64_t(values.size_bytes()), stream());
     return data;
   }
   template <class T>
@@ -120,19 +125,19 @@ class CudaContext : public std::enable_shared_from_this<CudaContext> {
     std::vector<T> values(static_cast<std::size_t>(count));
     if (count > 0)
       check(cudaMemcpyAsync(values.data(), data, values.size() * sizeof(T), cudaMemcpyDeviceToHost,
-                            stream_),
+                            stream()),
             "copy from the GPU");
-    check(cudaStreamSynchronize(stream_), "waiting for the GPU");
+    check(cudaStreamSynchronize(stream()), "waiting for the GPU");
     return values;
   }
 
   void copy(void* to, const void* from, std::int64_t bytes) const {
     if (bytes > 0)
-      check(cudaMemcpyAsync(to, from, std::size_t(bytes), cudaMemcpyDeviceToDevice, stream_),
+      check(cudaMemcpyAsync(to, from, std::size_t(bytes), cudaMemcpyDeviceToDevice, stream()),
             "copy on the GPU");
   }
   void set_zero(void* data, std::int64_t bytes) const {
-    if (bytes > 0) check(cudaMemsetAsync(data, 0, std::size_t(bytes), stream_), "cudaMemsetAsync");
+    if (bytes > 0) check(cudaMemsetAsync(data, 0, std::size_t(bytes), stream()), "cudaMemsetAsync");
   }
 
   /// y [rows, out] = x [rows, in] w^T, w [out, in]; all row-major. Sums are in fp32, of float
@@ -161,6 +166,7 @@ class CudaContext : public std::enable_shared_from_this<CudaContext> {
   static void require_fits(std::size_t bytes, std::size_t capacity);
 
   std::string name_;  // "GPU 0 (NVIDIA H200)"
+  int device_ = 0;
   cudaStream_t stream_ = nullptr;
   cudaStream_t side_stream_ = nullptr;  // what must not be captured
   cudaMemPool_t pool_ = nullptr;

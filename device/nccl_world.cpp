@@ -93,12 +93,9 @@ NcclWorld<Ops> NcclWorld<Ops>::of_threads(std::int64_t size, Rounding rounding,
   auto state = std::make_unique<State>();
   state->options = options;
   state->threads.emplace(size);
-  int current = 0;  // GPU of this thread, which is none of the ranks
-  check(cudaGetDevice(&current), "cudaGetDevice");
   for (std::int64_t rank = 0; rank < size; ++rank)
     state->ranks.push_back(
         {state->threads->end(rank), int(rank), Ops(int(rank), rounding).of_rank(rank), nullptr});
-  check(cudaSetDevice(current), "cudaSetDevice");
   return NcclWorld(std::move(state));
 }
 

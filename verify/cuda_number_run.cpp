@@ -48,10 +48,8 @@ int device_of_process() {
 }
 
 /// What is slow to start is kept until the process ends, and not taken down then: CUDA may be gone.
-/// Its GPU is the current one.
 template <class Ops>
 const Ops& kept_ops(int device, Rounding rounding) {
-  check(cudaSetDevice(device), "cudaSetDevice");
   static auto& kept = *new std::map<std::pair<int, Rounding>, Ops>;
   const auto known = kept.find({device, rounding});
   if (known != kept.end()) return known->second;
