@@ -17,11 +17,13 @@ required=(
   nlohmann-json3-dev:/usr/include/nlohmann/json.hpp
 )
 # The build does without these: Boost.Test from headers, ucontext for Boost.Context, no property
-# tests, no validation of scenarios against their schema.
+# tests, no MPI, no validation of scenarios against their schema.
 optional=(
   libboost-test-dev
   libboost-context-dev
   librapidcheck-dev
+  libopenmpi-dev
+  openmpi-bin
   python3-jsonschema
 )
 

@@ -22,7 +22,8 @@ endif()
 # False positives of g++ 12: operator+ of std::string at -O3 (bug 105651), and the intrinsics of
 # AVX-512, which initialise a variable with itself (bug 105593).
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-  target_compile_options(tokenview_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
+  target_compile_options(tokenview_flags INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict -Wno-psabi>)  # no vector crosses a library's border
   if(TOKENVIEW_ISA MATCHES "AVX-512")
     target_compile_options(tokenview_flags INTERFACE
       $<$<COMPILE_LANGUAGE:CXX>:-Wno-uninitialized -Wno-maybe-uninitialized>)

@@ -9,15 +9,9 @@
 
 #include "comm_sim/world.hpp"
 #include "reference/program/error.hpp"
+#include "reference/program/reduction.hpp"
 
 namespace tokenview {
-
-/// The order in which a reduction adds. All are deterministic.
-enum class ReductionOrder {
-  rank,  // ((x0 + x1) + x2) + x3
-  ring,  // chunk c: from rank c + 1 around to rank c
-  tree,  // (x0 + x1) + (x2 + x3)
-};
 
 /// One rank's end of a simulated group. Each collective is a line in the algebra of the tensor that
 /// it moves, so numbers and token views travel through the same code.
@@ -40,7 +34,7 @@ class SimComm {
       const std::int64_t rows = all.ops(0).extent(*all.parts[0], Axis::rows), size = all.size();
       if (all.order() != ReductionOrder::ring)
         return all.for_every_rank([&](const Ops& ops, Results<X> results) {
-          reduce<X>(ops, all.order(), all.parts, Axis::rows, 0, rows, results);
+          sum_parts<Ops, X>(ops, all.order(), all.parts, Axis::rows, 0, rows, results);
         });
       all.for_every_rank([&](const Ops& ops, Results<X> results) {
         std::vector<X> chunks(static_cast<std::size_t>(size));
@@ -48,10 +42,10 @@ class SimComm {
         for (std::int64_t c = 0; c < size; ++c) {
           X* const chunk = &chunks[std::size_t(c)];
           in_order.push_back(chunk);
-          reduce<X>(ops, ReductionOrder::rank, all.around_to(c), Axis::rows, rows * c / size,
-                    rows * (c + 1) / size, {&chunk, 1});
+          sum_parts<Ops, X>(ops, ReductionOrder::rank, all.around_to(c), Axis::rows,
+                            rows * c / size, rows * (c + 1) / size, {&chunk, 1});
         }
-        join<X>(ops, in_order, Axis::rows, results);
+        join_parts<Ops, X>(ops, in_order, Axis::rows, results);
       });
     });
   }
@@ -220,9 +214,10 @@ class SimComm {
     /// The part [begin, end) of the sum, as the result of `rank`.
     void reduce_to(std::int64_t rank, Axis axis, std::int64_t begin, std::int64_t end) const {
       if (order() == ReductionOrder::ring)
-        reduce<X>(ops(rank), ReductionOrder::rank, around_to(rank), axis, begin, end, result(rank));
+        sum_parts<Ops, X>(ops(rank), ReductionOrder::rank, around_to(rank), axis, begin, end,
+                          result(rank));
       else
-        reduce<X>(ops(rank), order(), parts, axis, begin, end, result(rank));
+        sum_parts<Ops, X>(ops(rank), order(), parts, axis, begin, end, result(rank));
     }
 
     /// Sends rows_of(sender, receiver) rows from each rank to each.
@@ -238,7 +233,7 @@ class SimComm {
           received.push_back(ops(receiver).slice(*parts[sender], Axis::rows, begin, next[sender]));
         }
         for (const X& part : received) in_order.push_back(&part);
-        join<X>(ops(receiver), in_order, Axis::rows, result(receiver));
+        join_parts<Ops, X>(ops(receiver), in_order, Axis::rows, result(receiver));
       }
     }
 
@@ -290,41 +285,9 @@ class SimComm {
   }
 
   template <class X>
-  static void join(const Ops& ops, Parts<X> parts, Axis axis, Results<X> results) {
-    if constexpr (Replicable<Ops, X>)
-      ops.concat(parts, axis, results);
-    else
-      *results.front() = ops.concat(parts, axis);
-  }
-
-  template <class X>
-  static void add(const Ops& ops, Parts<X> parts, Axis axis, std::int64_t begin, std::int64_t end,
-                  Results<X> results) {
-    if constexpr (Replicable<Ops, X>)
-      ops.sum(parts, axis, begin, end, results);
-    else
-      *results.front() = ops.sum(parts, axis, begin, end);
-  }
-
-  /// The part [begin, end) of the sum of `parts`, in their order or as a tree.
-  template <class X>
-  static void reduce(const Ops& ops, ReductionOrder order, Parts<X> parts, Axis axis,
-                     std::int64_t begin, std::int64_t end, Results<X> results) {
-    if (order != ReductionOrder::tree || parts.size() <= 2)
-      return add<X>(ops, parts, axis, begin, end, results);
-    const std::size_t half = (parts.size() + 1) / 2;
-    X left, right;
-    X *const left_result = &left, *const right_result = &right;
-    reduce<X>(ops, order, parts.first(half), axis, begin, end, {&left_result, 1});
-    reduce<X>(ops, order, parts.subspan(half), axis, begin, end, {&right_result, 1});
-    const X* const halves[] = {&left, &right};
-    add<X>(ops, halves, axis, 0, end - begin, results);
-  }
-
-  template <class X>
   static constexpr auto gather = [](const Call& call, const Meeting<X>& all) {
     all.for_every_rank([&](const Ops& ops, Results<X> results) {
-      SimComm::join<X>(ops, all.parts, call.axis, results);
+      join_parts<Ops, X>(ops, all.parts, call.axis, results);
     });
   };
 

@@ -6,22 +6,21 @@
 #include <vector>
 
 #include "comm_sim/sim_comm.hpp"
-#include "reference/program/config.hpp"
+#include "reference/program/comms.hpp"
 
 namespace tokenview {
 
-/// One rank's ends of its groups.
 template <class Ops>
-struct SimComms {
-  RankCoordinates at;
-  SimComm<Ops> tp, dp, ep, pp;
-};
+using SimComms = Comms<SimComm<Ops>>;
 
 /// A simulated dp x pp x tp world with its groups.
 class SimMesh {
  public:
-  explicit SimMesh(const ParallelConfig& parallel)
-      : parallel_(parallel), world_(parallel.world_size()) {
+  template <class Ops>
+  using CommOf = SimComm<Ops>;
+
+  explicit SimMesh(const ParallelConfig& parallel, ReductionOrder order = ReductionOrder::rank)
+      : parallel_(parallel), order_(order), world_(parallel.world_size()) {
     const auto members = [&](auto same) {
       std::vector<std::int64_t> ranks;
       for (std::int64_t rank = 0; rank < world_.size(); ++rank)
@@ -60,7 +59,7 @@ class SimMesh {
   /// Runs `body(comms)` on every rank with `ops_of(coordinates)` as its arithmetic; returns the
   /// results in rank order. Throws the first error of any rank, with the rank named.
   template <class OpsOf, class Body>
-  auto run(OpsOf ops_of, Body body, ReductionOrder order = ReductionOrder::rank) {
+  auto run(OpsOf ops_of, Body body) {
     using Ops = std::remove_cvref_t<std::invoke_result_t<OpsOf&, const RankCoordinates&>>;
     using Result = std::invoke_result_t<Body&, SimComms<Ops>&>;
     std::vector<std::optional<Result>> results(static_cast<std::size_t>(world_.size()));
@@ -68,11 +67,9 @@ class SimMesh {
       const RankCoordinates at = coordinates_of(rank, parallel_);
       in_scope(text("tp=", at.tp, " dp=", at.dp, " pp=", at.pp), [&] {
         const Ops& ops = ops_of(at);
-        SimComms<Ops> comms{at,
-                            {ops, tp(at), rank, order},
-                            {ops, dp(at), rank, order},
-                            {ops, ep(at), rank, order},
-                            {ops, pp(at), rank, order}};
+        SimComm<Ops> tp_end(ops, tp(at), rank, order_), dp_end(ops, dp(at), rank, order_),
+            ep_end(ops, ep(at), rank, order_), pp_end(ops, pp(at), rank, order_);
+        SimComms<Ops> comms{at, tp_end, dp_end, ep_end, pp_end};
         results[std::size_t(rank)].emplace(body(comms));
       });
     });
@@ -83,6 +80,7 @@ class SimMesh {
 
  private:
   ParallelConfig parallel_;
+  ReductionOrder order_;
   World world_;
   std::deque<Group> tp_, dp_, ep_, pp_;  // a world keeps their addresses
 };

@@ -9,62 +9,16 @@
 #include <vector>
 
 #include "comm_sim/fiber.hpp"
+#include "reference/program/collective_call.hpp"
 #include "reference/program/module_path.hpp"
-#include "reference/program/operations.hpp"
 
 namespace tokenview {
-
-enum class CollectiveOp {
-  all_reduce,
-  all_gather,
-  reduce_scatter,
-  all_gather_v,
-  reduce_scatter_v,
-  all_to_all,
-  all_to_all_v,
-  broadcast,
-  barrier,
-  send,
-  recv,
-};
-
-/// As programs call it: "all_reduce".
-const char* to_string(CollectiveOp op);
-
-/// What a rank passes to a collective. Compared between the ranks of the group before anything
-/// moves: a library finds out by hanging, or not at all.
-struct CollectiveCall {
-  CollectiveOp op = CollectiveOp::barrier;
-  ElementType element{"nothing", 0};
-  const void* tensor_type = nullptr;  // differs between C++ types
-  std::int64_t rows = 0, cols = 0;    // of a receive: what is expected, -1: anything
-  Axis axis = Axis::rows;             // joined or cut along
-  std::int64_t peer = -1;             // root of a broadcast; the other end of a send or a receive
-  // Rows of each rank, of a variable-size form; of an all_to_all_v, rows to each rank.
-  std::span<const std::int64_t> sizes = {};
-  std::span<const std::int64_t> from = {};  // of an all_to_all_v, rows from each rank
-};
 
 /// One collective as one rank sent it: what a run costs.
 struct CollectiveRecord {
   std::string op, group, module;
   double elements = 0;  // sent by this rank on a ring, whatever the simulator itself copies
 };
-
-/// What one rank sends on rings, whatever the simulator itself copies.
-struct Traffic {
-  std::int64_t calls = 0, messages = 0;
-  double elements = 0, bytes = 0;
-
-  Traffic& operator+=(const Traffic& more);
-  bool operator==(const Traffic&) const = default;
-};
-
-/// What the rank at `place` of `size` sends when the call runs on a ring: an all-reduce passes
-/// every element twice around less one step, a gather or a scatter once, a broadcast to the next
-/// rank until all have it; a barrier is an all-reduce of nothing. All-to-all sends to each rank
-/// directly.
-Traffic ring_traffic(const CollectiveCall& call, std::int64_t place, std::int64_t size);
 
 class World;
 
@@ -104,7 +58,6 @@ class Group {
   friend class World;
   struct Arrival {
     bool here = false;
-    const CollectiveCall* call = nullptr;  // on the stack of the rank, which waits
     const ModulePath* module = nullptr;
     std::int64_t sequence = 0;  // of this rank's calls on this group
     Traffic traffic;
@@ -116,14 +69,12 @@ class Group {
   /// Wakes everybody who is here, throws the mismatch on all of them.
   [[noreturn]] void fail(std::size_t place, const std::string& problem);
   void count(std::size_t place);  // a call that has been completed
-  std::string mismatch() const;   // empty when the calls of all ranks fit together
-  std::string size_mismatch() const;
-  std::string mismatch(std::size_t sender, std::size_t receiver) const;
 
   World& world_;
   std::string name_;
   std::vector<std::int64_t> members_;
   std::vector<Arrival> arrivals_;
+  std::vector<const CollectiveCall*> calls_;  // on the stacks of the ranks, which wait
   std::vector<const void*> operands_;
   std::int64_t num_met_ = 0;  // ranks in a call of all ranks
   std::string failure_;       // once set, every call on the group throws it

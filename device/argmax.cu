@@ -7,16 +7,17 @@
 namespace tokenview::kernels {
 namespace {
 
-__global__ void argmax_kernel(std::int64_t* ids, MatrixRef<const float> x) {
+template <class T>
+__global__ void argmax_kernel(std::int64_t* ids, MatrixRef<const T> x) {
   __shared__ float values[threads];
   __shared__ std::int64_t columns[threads];
-  const float* row = x.data + std::int64_t(blockIdx.x) * x.cols;
+  const T* row = x.data + std::int64_t(blockIdx.x) * x.cols;
   const unsigned me = threadIdx.x;
-  values[me] = row[0];
+  values[me] = float(row[0]);
   columns[me] = 0;
   for (std::int64_t c = me; c < x.cols; c += threads)
-    if (row[c] > values[me]) {
-      values[me] = row[c];
+    if (float(row[c]) > values[me]) {
+      values[me] = float(row[c]);
       columns[me] = c;
     }
   for (unsigned half = threads / 2; half > 0; half /= 2) {
@@ -34,10 +35,16 @@ __global__ void argmax_kernel(std::int64_t* ids, MatrixRef<const float> x) {
 
 }  // namespace
 
-void argmax(std::int64_t* ids, In x, cudaStream_t stream) {
+template <class T>
+void argmax(std::int64_t* ids, In<T> x, cudaStream_t stream) {
   if (x.rows == 0) return;
   argmax_kernel<<<unsigned(x.rows), threads, 0, stream>>>(ids, x);
   check(cudaGetLastError(), "argmax");
 }
+
+#define TOKENVIEW_INSTANTIATE(T) template void argmax<T>(std::int64_t*, In<T>, cudaStream_t);
+TOKENVIEW_INSTANTIATE(float)
+TOKENVIEW_INSTANTIATE(__nv_bfloat16)
+#undef TOKENVIEW_INSTANTIATE
 
 }  // namespace tokenview::kernels

@@ -33,6 +33,7 @@ Cublas loaded() {
   find(library, blas.create, "cublasCreate_v2");
   find(library, blas.destroy, "cublasDestroy_v2");
   find(library, blas.set_stream, "cublasSetStream_v2");
+  find(library, blas.set_math_mode, "cublasSetMathMode");
   find(library, blas.gemm_ex, "cublasGemmEx");
   find(library, blas.status_name, "cublasGetStatusName");
   return blas;

@@ -12,6 +12,7 @@ struct Cublas {
   decltype(&cublasCreate_v2) create;
   decltype(&cublasDestroy_v2) destroy;
   decltype(&cublasSetStream_v2) set_stream;
+  decltype(&cublasSetMathMode) set_math_mode;
   cublasStatus_t (*gemm_ex)(cublasHandle_t, cublasOperation_t, cublasOperation_t, int m, int n,
                             int k, const void* alpha, const void* a, cudaDataType, int lda,
                             const void* b, cudaDataType, int ldb, const void* beta, void* c,

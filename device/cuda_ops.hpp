@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <cuda_bf16.h>
+
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "device/assert_record.hpp"
 #include "device/device_matrix.hpp"
 #include "reference/program/host_rows.hpp"
 #include "reference/program/operations.hpp"
@@ -15,46 +20,54 @@ namespace tokenview {
 
 class CudaContext;
 
-/// The arithmetic of the model on one GPU, in fp32. With `rounding` it computes a bfloat16 model as
-/// EigenOps does: values are rounded where the named implementation rounds, and kept in fp32.
+/// The arithmetic of the model on one GPU. Values are of type T in memory: float, rounded nowhere,
+/// or __nv_bfloat16 with the rounding points of hf or vllm (EigenOps states them); kernels compute
+/// in fp32 for either. In fp32 throughout are the recurrent state of Gated DeltaNet, its gates and
+/// the weights of the routing.
 ///
 /// All work is queued on one stream, and memory comes from one pool. The host waits only where it
 /// needs a result: argmax(), rows_for(), download(). What a kernel finds wrong, and a device-side
 /// assert above all, is therefore reported there. Copies share the GPU; not for several threads.
 ///
 /// Throws ShapeError for operands that do not fit and DeviceError for what CUDA or cuBLAS refuse.
+template <class T>
 class CudaOps : public HostRows {
  public:
-  using Tensor = DeviceMatrix<float>;
+  using Tensor = DeviceMatrix<T>;
   using HostRows::extent, HostRows::pad_rows, HostRows::slice, HostRows::take_rows;  // of a mask
 
   struct Weight {
-    DeviceMatrix<float> values;  // [count * out, in], a vector [n, 1], a kernel [channels, kernel]
-    std::int64_t count = 1;      // matrices, one a expert
+    Tensor values;           // [count * out, in], a vector [n, 1], a kernel [channels, kernel]
+    std::int64_t count = 1;  // matrices, one a expert
     std::int64_t out() const { return values.rows() / count; }
     std::int64_t in() const { return values.cols(); }
   };
 
   struct Routing {
-    Tensor weights;                  // [T, k]
+    DeviceMatrix<float> weights;     // [T, k]
     DeviceMatrix<std::int64_t> ids;  // [T, k]
   };
 
-  /// Rotated keys and values of each slot, one row a position. Written in place: not copied.
+  /// Rotated keys and values in a pool of blocks of 16 positions. Position j of a slot is row j %
+  /// 16 of its block j / 16. A slot keeps its blocks; a pool that is full doubles. Written in
+  /// place: not copied. Source: vllm's block tables and slot mapping.
   struct KvCache {
     explicit KvCache(std::int64_t features) : width(features) {}
     KvCache(KvCache&&) = default;
     KvCache& operator=(KvCache&&) = default;
 
-    std::int64_t width;  // kv_heads * head_dim
+    std::int64_t width;            // kv_heads * head_dim
+    Tensor keys, values;           // [blocks * 16, width]
+    std::int64_t used_blocks = 0;  // the first ones of the pool
     struct Slot {
-      DeviceMatrix<float> keys, values;  // [capacity, width]
-      std::int64_t length = 0;           // positions written
+      std::vector<std::int32_t> blocks;
+      std::int64_t length = 0;  // positions written
     };
     std::vector<Slot> slots;
   };
 
-  /// Convolution rows and recurrent state of each slot. Written in place: not copied.
+  /// Convolution rows and recurrent state, each in a pool with a row a slot; a pool that is full
+  /// doubles. Written in place: not copied.
   struct GdnState {
     GdnState(const GdnShape& heads, std::int64_t conv_kernel) : shape(heads), kernel(conv_kernel) {}
     GdnState(GdnState&&) = default;
@@ -62,31 +75,58 @@ class CudaOps : public HostRows {
 
     GdnShape shape;
     std::int64_t kernel;
+    std::int64_t conv_size() const { return (kernel - 1) * shape.conv_dim(); }
+    std::int64_t recurrent_size() const { return shape.value_dim() * shape.key_head_dim; }
+    Tensor conv;                    // [slots, conv_size] the last inputs, oldest first
+    DeviceMatrix<float> recurrent;  // [slots, recurrent_size] [value_heads, key, value_head_dim]
     struct Slot {
-      DeviceMatrix<float> conv;       // [kernel - 1, conv_dim] the last inputs, oldest first
-      DeviceMatrix<float> recurrent;  // [value_heads * key_head_dim, value_head_dim]
-      // After each row of the last pass, where the batch asked to keep them: [rows, state].
-      DeviceMatrix<float> conv_after_row, recurrent_after_row;
+      bool has_conv = false, has_recurrent = false;  // written
+      // After each row of the last pass, where the batch asked to keep them: [rows, size].
+      Tensor conv_after_row;
+      DeviceMatrix<float> recurrent_after_row;
     };
     std::vector<Slot> slots;
   };
 
-  /// On GPU `device` of this machine. `rounding` is none or hf.
-  explicit CudaOps(int device = 0, Rounding rounding = Rounding::none);
+  /// On GPU `device` of this machine. `rounding` is none for float, hf or vllm for bfloat16;
+  /// vllm's prefill is chunked whatever `gdn_form` says.
+  explicit CudaOps(int device = 0,
+                   Rounding rounding = std::is_same_v<T, float> ? Rounding::none : Rounding::hf,
+                   GdnForm gdn_form = GdnForm::recurrent);
+
+  /// The same GPU, stream and memory in the name of a virtual rank: an assert names it.
+  CudaOps of_rank(std::int64_t rank) const {
+    CudaOps ops = *this;
+    ops.rank_ = rank;
+    return ops;
+  }
 
   Rounding rounding() const { return rounding_; }
+  /// Its GPU, stream and pool.
+  CudaContext& context() const { return *gpu_; }
 
-  // To the GPU, and back, which waits for it.
+  /// What the first device-side assert on this GPU noted; nothing: there was none. Of this
+  /// process's copies of this object, whatever their rank.
+  std::optional<AssertRecord> assert_record() const;
+  /// Waits for all work, and names the error that has ended the context: "cudaErrorAssert"; empty:
+  /// none has.
+  std::string error() const;
+
+  // To the GPU, rounded to T, and back, which waits for it.
   Tensor upload(std::span<const float> values, std::int64_t rows, std::int64_t cols) const;
   Routing upload(std::span<const float> weights, std::span<const std::int64_t> ids,
                  std::int64_t rows, std::int64_t cols) const;
-  std::vector<float> download(const Tensor& x) const;
+  std::vector<float> download(const DeviceMatrix<float>& x) const;
+  std::vector<float> download(const DeviceMatrix<__nv_bfloat16>& x) const;
   std::vector<std::int64_t> download(const DeviceMatrix<std::int64_t>& x) const;
 
   // Weights, ids and caches.
   Weight load(const WeightSource& source, const WeightBlock& block) const;
   KvCache kv_cache(const AttentionShape& heads) const;
   GdnState gdn_state(const GdnShape& shape, std::int64_t kernel) const;
+  /// Makes room for `blocks` blocks, or slots, so that pools do not grow during captured steps.
+  void reserve(KvCache& cache, std::int64_t blocks) const;
+  void reserve(GdnState& state, std::int64_t slots) const;
   /// After a pass with keep_states: makes the state after the first `rows` rows the slot's state.
   void commit_accepted(GdnState& state, std::int32_t slot, std::int64_t rows) const;
 
@@ -95,6 +135,9 @@ class CudaOps : public HostRows {
   Tensor linear(const Tensor& x, const Weight& w) const;
   Tensor add(const Tensor& x, const Tensor& y) const;
   Tensor rms_norm(const Tensor& x, const Weight& w, double eps) const;
+  /// { add(x, y), rms_norm(add(x, y), w, eps) } in one pass.
+  std::pair<Tensor, Tensor> add_rms_norm(const Tensor& x, const Tensor& y, const Weight& w,
+                                         double eps) const;
   Tensor head_rms_norm(const Tensor& x, const Weight& w, double eps) const;
   Tensor silu_mul(const Tensor& gate, const Tensor& up) const;
   Tensor sigmoid_mul(const Tensor& x, const Tensor& gate) const;
@@ -110,10 +153,12 @@ class CudaOps : public HostRows {
   Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionShape& heads,
                    KvCache& cache, const Batch& batch) const;
   Tensor causal_conv(const Tensor& x, const Weight& w, GdnState& state, const Batch& batch) const;
-  std::pair<Tensor, Tensor> delta_gates(const Tensor& b, const Tensor& a, const Weight& A_log,
-                                        const Weight& dt_bias) const;
-  Tensor gated_delta_rule(const Tensor& qkv, const Tensor& beta, const Tensor& g,
-                          const GdnShape& shape, GdnState& state, const Batch& batch) const;
+  std::pair<DeviceMatrix<float>, DeviceMatrix<float>> delta_gates(const Tensor& b, const Tensor& a,
+                                                                  const Weight& A_log,
+                                                                  const Weight& dt_bias) const;
+  Tensor gated_delta_rule(const Tensor& qkv, const DeviceMatrix<float>& beta,
+                          const DeviceMatrix<float>& g, const GdnShape& shape, GdnState& state,
+                          const Batch& batch) const;
 
   // Experts.
   Routing route(const Tensor& logits, std::int64_t k, bool renormalise) const;
@@ -161,9 +206,12 @@ class CudaOps : public HostRows {
   std::int64_t extent(const Tensor& x, Axis axis) const {
     return axis == Axis::rows ? x.rows() : x.cols();
   }
-  std::int64_t extent(const Routing& x, Axis axis) const { return extent(x.weights, axis); }
+  std::int64_t extent(const Routing& x, Axis axis) const {
+    return axis == Axis::rows ? x.ids.rows() : x.ids.cols();
+  }
   ElementType element_type(const Tensor&) const {
-    return rounding_ == Rounding::none ? ElementType{"float32", 4} : ElementType{"bfloat16", 2};
+    if constexpr (std::is_same_v<T, float>) return {"float32", 4};
+    return {"bfloat16", 2};
   }
   ElementType element_type(const Routing&) const {
     return {"routing", 8};  // an int32 and a float32, as engines send them
@@ -181,15 +229,15 @@ class CudaOps : public HostRows {
   Routing concat(std::span<const Routing* const> parts, Axis axis) const;
 
  private:
-  template <class T = float>
-  DeviceMatrix<T> matrix(std::int64_t rows, std::int64_t cols) const;  // uninitialised
-  template <class T>
-  DeviceMatrix<T> joined_rows(std::span<const DeviceMatrix<T>* const> parts) const;
-  template <class T>
-  DeviceMatrix<T> gathered(const DeviceMatrix<T>& x, const std::vector<std::int64_t>& rows) const;
+  Tensor matrix(std::int64_t rows, std::int64_t cols) const;  // uninitialised
 
   std::shared_ptr<CudaContext> gpu_;
   Rounding rounding_;
+  GdnForm gdn_form_;
+  std::int64_t rank_ = 0;  // that asserts name
 };
+
+extern template class CudaOps<float>;
+extern template class CudaOps<__nv_bfloat16>;
 
 }  // namespace tokenview

@@ -18,6 +18,8 @@ struct MatrixRef {
 template <class T>
 class DeviceMatrix {
  public:
+  using Element = T;
+
   DeviceMatrix() = default;
   DeviceMatrix(std::shared_ptr<T> data, std::int64_t rows, std::int64_t cols)
       : data_(std::move(data)), rows_(rows), cols_(cols) {}

@@ -1,32 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operations on equal [rows, cols] matrices, element by element, one thread each.
+// Operations on equal [rows, cols] matrices, element by element: out[i] = f(x[i], y[i]) in fp32,
+// rounded when it is stored. A thread takes sixteen bytes of each where they are aligned.
 #include "device/kernel_support.cuh"
 
 namespace tokenview::kernels {
 namespace {
 
-/// out[i] = f(i).
-template <class F>
-__global__ void elementwise_kernel(float* out, std::int64_t n, F f) {
-  const std::int64_t i = thread_index();
-  if (i < n) out[i] = f(i);
+template <int size, class T, class F>
+__global__ void elementwise_kernel(T* out, const T* x, const T* y, std::int64_t n, F f) {
+  const std::int64_t i = thread_index() * size;
+  if (i >= n) return;
+  const auto packed_a = load<size>(x + i), packed_b = load<size>(y + i);
+  Vec<float, size> a = floats(packed_a);
+  const Vec<float, size> b = floats(packed_b);
+#pragma unroll
+  for (int e = 0; e < size; ++e) a.values[e] = f(a.values[e], b.values[e]);
+  store(out + i, packed<T>(a));
 }
 
-template <class F>
-void launch(Out out, F f, const char* name, cudaStream_t stream) {
+template <class T, class F>
+void launch(Out<T> out, In<T> x, In<T> y, F f, const char* name, cudaStream_t stream) {
   const std::int64_t n = out.rows * out.cols;
   if (n == 0) return;
-  elementwise_kernel<<<blocks_for(n), threads, 0, stream>>>(out.data, n, f);
+  with_vector_size<T>(n, {out.data, x.data, y.data}, [&](auto size) {
+    elementwise_kernel<size>
+        <<<blocks_for(n / size), threads, 0, stream>>>(out.data, x.data, y.data, n, f);
+  });
   check(cudaGetLastError(), name);
+}
+
+template <int size, class T>
+__global__ void sigmoid_scale_kernel(MatrixRef<T> out, const T* x, const T* gate,
+                                     Rounder<T> round) {
+  const std::int64_t i = thread_index() * size;
+  if (i >= out.rows * out.cols) return;
+  const float factor = round(sigmoid(float(gate[i / out.cols])));
+  Vec<float, size> a = floats(load<size>(x + i));
+#pragma unroll
+  for (float& value : a.values) value *= factor;
+  store(out.data + i, packed<T>(a));
 }
 
 }  // namespace
 
 bool are_built_for_this_gpu() {
-  const auto f = [] __device__(std::int64_t) { return 0.0f; };
   cudaFuncAttributes attributes{};
   const cudaError_t status = cudaFuncGetAttributes(
-      &attributes, reinterpret_cast<const void*>(&elementwise_kernel<decltype(f)>));
+      &attributes, reinterpret_cast<const void*>(&sigmoid_scale_kernel<1, float>));
   if (status == cudaErrorNoKernelImageForDevice || status == cudaErrorInvalidDeviceFunction) {
     cudaGetLastError();
     return false;
@@ -35,58 +55,51 @@ bool are_built_for_this_gpu() {
   return true;
 }
 
-void add(Out out, In x, In y, Rounding rounding, cudaStream_t stream) {
-  launch(
-      out,
-      [a = x.data, b = y.data, round = Rounder{rounding}] __device__(std::int64_t i) {
-        return round(a[i] + b[i]);
-      },
-      "add", stream);
+template <class T>
+void add(Out<T> out, In<T> x, In<T> y, cudaStream_t stream) {
+  launch<T>(
+      out, x, y, [] __device__(float a, float b) { return a + b; }, "add", stream);
 }
 
 /// silu(gate) * up. hf: two roundings; vllm: one.
-void silu_mul(Out out, In gate, In up, Rounding rounding, cudaStream_t stream) {
-  launch(
-      out,
-      [g = gate.data, u = up.data, round = Rounder{rounding}] __device__(std::int64_t i) {
-        return round(round.hf(g[i] * sigmoid(g[i])) * u[i]);
+template <class T>
+void silu_mul(Out<T> out, In<T> gate, In<T> up, Rounding rounding, cudaStream_t stream) {
+  launch<T>(
+      out, gate, up,
+      [round = Rounder<T>{rounding}] __device__(float g, float u) {
+        return round.hf(g * sigmoid(g)) * u;
       },
       "silu_mul", stream);
 }
 
 /// x * sigmoid(gate); the sigmoid is rounded by both.
-void sigmoid_mul(Out out, In x, In gate, Rounding rounding, cudaStream_t stream) {
-  launch(
-      out,
-      [a = x.data, g = gate.data, round = Rounder{rounding}] __device__(std::int64_t i) {
-        return round(a[i] * round(sigmoid(g[i])));
-      },
+template <class T>
+void sigmoid_mul(Out<T> out, In<T> x, In<T> gate, cudaStream_t stream) {
+  launch<T>(
+      out, x, gate,
+      [round = Rounder<T>{}] __device__(float a, float g) { return a * round(sigmoid(g)); },
       "sigmoid_mul", stream);
 }
 
 /// Each row of x times the sigmoid of its gate [rows, 1].
-void sigmoid_scale(Out out, In x, In gate, Rounding rounding, cudaStream_t stream) {
-  launch(
-      out,
-      [a = x.data, cols = x.cols, g = gate.data, round = Rounder{rounding}] __device__(
-          std::int64_t i) { return round(a[i] * round(sigmoid(g[i / cols]))); },
-      "sigmoid_scale", stream);
+template <class T>
+void sigmoid_scale(Out<T> out, In<T> x, In<T> gate, cudaStream_t stream) {
+  const std::int64_t n = out.rows * out.cols;
+  if (n == 0) return;
+  with_vector_size<T>(out.cols, {out.data, x.data}, [&](auto size) {
+    sigmoid_scale_kernel<size>
+        <<<blocks_for(n / size), threads, 0, stream>>>(out, x.data, gate.data, Rounder<T>{});
+  });
+  check(cudaGetLastError(), "sigmoid_scale");
 }
 
-void scale(Out out, In x, float factor, cudaStream_t stream) {
-  launch(
-      out, [a = x.data, factor] __device__(std::int64_t i) { return a[i] * factor; }, "scale",
-      stream);
-}
-
-void round(Out x, Rounding rounding, cudaStream_t stream) {
-  if (rounding == Rounding::none) return;
-  launch(
-      x,
-      [a = x.data, to_bf16 = Rounder{rounding}] __device__(std::int64_t i) {
-        return to_bf16(a[i]);
-      },
-      "round", stream);
-}
+#define TOKENVIEW_INSTANTIATE(T)                                           \
+  template void add<T>(Out<T>, In<T>, In<T>, cudaStream_t);                \
+  template void silu_mul<T>(Out<T>, In<T>, In<T>, Rounding, cudaStream_t); \
+  template void sigmoid_mul<T>(Out<T>, In<T>, In<T>, cudaStream_t);        \
+  template void sigmoid_scale<T>(Out<T>, In<T>, In<T>, cudaStream_t);
+TOKENVIEW_INSTANTIATE(float)
+TOKENVIEW_INSTANTIATE(__nv_bfloat16)
+#undef TOKENVIEW_INSTANTIATE
 
 }  // namespace tokenview::kernels

@@ -2,12 +2,14 @@
 // The routed experts of one rank, without a synchronisation: nothing is read on the host.
 //
 // The T * k pairs (token, choice) are sorted by expert (stable: CUB's radix sort); pairs of other
-// ranks' experts come last. The rows of an expert are cut into tiles of 32 positions, numbered
+// ranks' experts come last. Then: both = x w_gate_up^T; inner = silu(gate) * up; rows = inner
+// w_down^T, weighted; and the k rows of a token are added in the order of the routing, so the
+// result does not depend on where the sort put them. The products in bfloat16 are those of
+// grouped_gemm.hpp. For float the rows of an expert are cut into tiles of 32 positions, numbered
 // through all experts: a grid of the most tiles that there can be covers them, and a block finds
-// its expert by bisection. Then: both = x w_gate_up^T; inner = silu(gate) * up; rows = inner
-// w_down^T; and the k rows of a token are added in the order of the routing, so the result does not
-// depend on where the sort put them.
+// its expert by bisection.
 // Sources: transformers integrations/moe.py, grouped_mm_experts_forward; vllm fused_moe.
+#include <cub/block/block_scan.cuh>
 #include <cub/device/device_radix_sort.cuh>
 
 #include "device/kernel_support.cuh"
@@ -60,29 +62,40 @@ __device__ std::int64_t lower_bound(const std::int32_t* sorted, std::int64_t n,
   return begin;
 }
 
-/// One block. offsets and tiles [count + 1].
-__global__ void find_experts_kernel(std::int32_t* offsets, std::int32_t* tiles,
-                                    const std::int32_t* keys, std::int64_t n, std::int64_t count) {
-  for (std::int64_t e = threadIdx.x; e <= count; e += blockDim.x)
-    offsets[e] = std::int32_t(lower_bound(keys, n, std::int32_t(e)));
-  __syncthreads();
-  if (threadIdx.x != 0) return;
-  tiles[0] = 0;
-  for (std::int64_t e = 0; e < count; ++e)
-    tiles[e + 1] = tiles[e] + (offsets[e + 1] - offsets[e] + tile - 1) / tile;
+/// offsets[e]: the first position whose key is not below e, or the number of pairs. A thread a
+/// position, and one past the last.
+__global__ void find_positions_kernel(std::int32_t* position_of, std::int32_t* offsets,
+                                      const std::int32_t* keys, ExpertOrder order) {
+  const std::int64_t i = thread_index();
+  if (i > order.num_pairs) return;
+  const auto count = std::int32_t(order.count), position = std::int32_t(i);
+  const std::int32_t key = i < order.num_pairs ? keys[i] : count;
+  for (std::int32_t e = i > 0 ? keys[i - 1] + 1 : 0; e <= key; ++e) offsets[e] = position;
+  if (i < order.num_pairs) position_of[order.pair_at[i]] = key < count ? position : -1;
 }
 
-__global__ void find_positions_kernel(std::int32_t* position_of, ExpertOrder order) {
-  const std::int64_t i = thread_index();
-  if (i < order.num_pairs)
-    position_of[order.pair_at[i]] =
-        i < order.offsets[order.count] ? std::int32_t(i) : std::int32_t(-1);
+/// One block.
+__global__ void number_tiles_kernel(std::int32_t* tiles, ExpertOrder order) {
+  using Scan = cub::BlockScan<std::int32_t, threads>;
+  __shared__ Scan::TempStorage scratch;
+  std::int32_t before = 0;
+  for (std::int64_t first = 0; first < order.count; first += threads) {
+    const std::int64_t e = first + threadIdx.x;
+    const std::int32_t rows = e < order.count ? order.offsets[e + 1] - order.offsets[e] : 0;
+    std::int32_t own, all;
+    Scan(scratch).ExclusiveSum((rows + tile - 1) / tile, own, all);
+    if (e < order.count) tiles[e] = before + own;
+    before += all;
+    __syncthreads();  // before the scratch memory is used again
+  }
+  if (threadIdx.x == 0) tiles[order.count] = before;
 }
 
 /// One block a tile of 32 positions and 32 outputs: a lane owns an output, a warp four positions.
 /// Each sum runs over the inputs in order, in one accumulator.
 __global__ void grouped_linear_kernel(MatrixRef<float> out, MatrixRef<const float> in,
-                                      const float* w, ExpertOrder order, std::int64_t k) {
+                                      const float* w, ExpertOrder order, std::int64_t k,
+                                      const float* pair_weights) {
   __shared__ float x_tile[tile][tile], w_tile[tile][tile + 1];
   const auto my_tile = std::int32_t(blockIdx.x);
   if (my_tile >= order.tiles[order.count]) return;
@@ -113,35 +126,39 @@ __global__ void grouped_linear_kernel(MatrixRef<float> out, MatrixRef<const floa
   }
   for (int r = 0; r < rows_of_warp; ++r) {
     const std::int64_t position = warp * rows_of_warp + r, output = first_output + lane;
-    if (position < rows && output < out.cols)
-      out.data[(first + position) * out.cols + output] = sums[r];
+    if (position >= rows || output >= out.cols) continue;
+    const float weight =
+        pair_weights == nullptr ? 1 : pair_weights[order.pair_at[first + position]];
+    out.data[(first + position) * out.cols + output] = sums[r] * weight;
   }
 }
 
-/// The product's rounding points: gate and up are rounded GEMM outputs.
-__global__ void silu_mul_halves_kernel(MatrixRef<float> inner, const float* both, ExpertOrder order,
-                                       Rounder round) {
+__global__ void silu_mul_halves_kernel(MatrixRef<float> inner, const float* both,
+                                       ExpertOrder order) {
   const std::int64_t i = thread_index();
   if (i >= inner.rows * inner.cols) return;
   const std::int64_t position = i / inner.cols, c = i % inner.cols;
   if (position >= order.offsets[order.count]) return;
   const float* row = both + position * 2 * inner.cols;
-  inner.data[i] = round(round.hf(silu(round(row[c]))) * round(row[inner.cols + c]));
+  inner.data[i] = silu(row[c]) * row[inner.cols + c];
 }
 
-/// hf rounds the down product, then the weighted row; vllm the weighted row only; both the sum.
-__global__ void combine_kernel(MatrixRef<float> out, const float* rows,
-                               MatrixRef<const float> weights, const std::int32_t* position_of,
-                               Rounder round) {
-  const std::int64_t t = blockIdx.x, k = weights.cols;
-  for (std::int64_t c = threadIdx.x; c < out.cols; c += blockDim.x) {
-    float sum = 0;
+/// In fp32, rounded once. One block a token, a thread a vector of its columns.
+template <int size, class T>
+__global__ void combine_kernel(MatrixRef<T> out, const T* rows, std::int64_t k,
+                               const std::int32_t* position_of) {
+  const std::int64_t t = blockIdx.x;
+  for (std::int64_t c = std::int64_t(threadIdx.x) * size; c < out.cols; c += blockDim.x * size) {
+    Vec<float, size> sum{};
+#pragma unroll 4
     for (std::int64_t j = 0; j < k; ++j) {
       const std::int64_t position = position_of[t * k + j];
-      if (position >= 0)
-        sum += round(round.hf(rows[position * out.cols + c]) * weights.data[t * k + j]);
+      if (position < 0) continue;
+      const Vec<float, size> row = floats(load<size>(rows + position * out.cols + c));
+#pragma unroll
+      for (int e = 0; e < size; ++e) sum.values[e] += row.values[e];
     }
-    out.data[t * out.cols + c] = round(sum);
+    store(out.data + t * out.cols + c, packed<T>(sum));
   }
 }
 
@@ -169,38 +186,43 @@ void sort_by_expert(const ExpertOrder& order, const std::int64_t* ids, std::int6
                                         const_cast<std::int32_t*>(order.pair_at), int(n), 0,
                                         key_bits(order.count), stream),
         "cub::DeviceRadixSort");
-  find_experts_kernel<<<1, threads, 0, stream>>>(const_cast<std::int32_t*>(order.offsets),
-                                                 const_cast<std::int32_t*>(order.tiles),
-                                                 sorted_keys, n, order.count);
-  check(cudaGetLastError(), "find_experts");
-  find_positions_kernel<<<blocks_for(n), threads, 0, stream>>>(
-      const_cast<std::int32_t*>(order.position_of), order);
+  find_positions_kernel<<<blocks_for(n + 1), threads, 0, stream>>>(
+      const_cast<std::int32_t*>(order.position_of), const_cast<std::int32_t*>(order.offsets),
+      sorted_keys, order);
   check(cudaGetLastError(), "find_positions");
+  number_tiles_kernel<<<1, threads, 0, stream>>>(const_cast<std::int32_t*>(order.tiles), order);
+  check(cudaGetLastError(), "number_tiles");
 }
 
-void grouped_linear(Out out, In in, const float* w, const ExpertOrder& order, std::int64_t k,
-                    cudaStream_t stream) {
+void grouped_linear(Out<float> out, In<float> in, const float* w, const ExpertOrder& order,
+                    std::int64_t k, const float* pair_weights, cudaStream_t stream) {
   if (order.max_tiles == 0 || out.cols == 0) return;
   const dim3 grid(unsigned(order.max_tiles), unsigned((out.cols + tile - 1) / tile));
-  grouped_linear_kernel<<<grid, warps * lanes, 0, stream>>>(out, in, w, order, k);
+  grouped_linear_kernel<<<grid, warps * lanes, 0, stream>>>(out, in, w, order, k, pair_weights);
   check(cudaGetLastError(), "grouped_linear");
 }
 
-void silu_mul_halves(Out inner, In both, const ExpertOrder& order, Rounding rounding,
+void silu_mul_halves(Out<float> inner, In<float> both, const ExpertOrder& order,
                      cudaStream_t stream) {
   const std::int64_t n = inner.rows * inner.cols;
   if (n == 0) return;
-  silu_mul_halves_kernel<<<blocks_for(n), threads, 0, stream>>>(inner, both.data, order,
-                                                                Rounder{rounding});
+  silu_mul_halves_kernel<<<blocks_for(n), threads, 0, stream>>>(inner, both.data, order);
   check(cudaGetLastError(), "silu_mul_halves");
 }
 
-void combine(Out out, In rows, In weights, const ExpertOrder& order, Rounding rounding,
+template <class T>
+void combine(Out<T> out, In<T> rows, std::int64_t k, const ExpertOrder& order,
              cudaStream_t stream) {
   if (out.rows == 0 || out.cols == 0) return;
-  combine_kernel<<<unsigned(out.rows), threads, 0, stream>>>(out, rows.data, weights,
-                                                             order.position_of, Rounder{rounding});
+  with_vector_size<T>(out.cols, {out.data, rows.data}, [&](auto size) {
+    combine_kernel<size>
+        <<<unsigned(out.rows), threads, 0, stream>>>(out, rows.data, k, order.position_of);
+  });
   check(cudaGetLastError(), "combine");
 }
+
+template void combine<float>(Out<float>, In<float>, std::int64_t, const ExpertOrder&, cudaStream_t);
+template void combine<__nv_bfloat16>(Out<__nv_bfloat16>, In<__nv_bfloat16>, std::int64_t,
+                                     const ExpertOrder&, cudaStream_t);
 
 }  // namespace tokenview::kernels

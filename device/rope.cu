@@ -10,9 +10,10 @@ namespace tokenview::kernels {
 namespace {
 
 /// hf: table, products and sum are rounded; vllm: table and result.
-__global__ void rope_kernel(MatrixRef<float> out, const float* x, std::int64_t head_dim,
-                            std::int64_t half, const std::int64_t* positions,
-                            const std::int64_t* axis, const float* frequencies, Rounder round) {
+template <class T>
+__global__ void rope_kernel(MatrixRef<T> out, const T* x, std::int64_t head_dim, std::int64_t half,
+                            const std::int64_t* positions, const std::int64_t* axis,
+                            const float* frequencies, Rounder<T> round) {
   const std::int64_t i = thread_index();
   if (i >= out.rows * out.cols) return;
   const std::int64_t t = i / out.cols, c = i % out.cols % head_dim;
@@ -23,20 +24,29 @@ __global__ void rope_kernel(MatrixRef<float> out, const float* x, std::int64_t h
   const std::int64_t j = c % half;
   const float angle = float(positions[axis[j] * out.rows + t]) * frequencies[j];
   const float cosine = round(cosf(angle)), sine = round(sinf(angle));
-  const float turned = c < half ? -round.hf(x[i + half] * sine) : round.hf(x[i - half] * sine);
-  out.data[i] = round(round.hf(x[i] * cosine) + turned);
+  const float turned =
+      c < half ? -round.hf(float(x[i + half]) * sine) : round.hf(float(x[i - half]) * sine);
+  out.data[i] = stored<T>(round.hf(float(x[i]) * cosine) + turned);
 }
 
 }  // namespace
 
-void rope(Out out, In x, std::int64_t head_dim, std::int64_t half, const std::int64_t* positions,
-          const std::int64_t* axis, const float* frequencies, Rounding rounding,
-          cudaStream_t stream) {
+template <class T>
+void rope(Out<T> out, In<T> x, std::int64_t head_dim, std::int64_t half,
+          const std::int64_t* positions, const std::int64_t* axis, const float* frequencies,
+          Rounding rounding, cudaStream_t stream) {
   const std::int64_t n = x.rows * x.cols;
   if (n == 0) return;
   rope_kernel<<<blocks_for(n), threads, 0, stream>>>(out, x.data, head_dim, half, positions, axis,
-                                                     frequencies, Rounder{rounding});
+                                                     frequencies, Rounder<T>{rounding});
   check(cudaGetLastError(), "rope");
 }
+
+#define TOKENVIEW_INSTANTIATE(T)                                                        \
+  template void rope<T>(Out<T>, In<T>, std::int64_t, std::int64_t, const std::int64_t*, \
+                        const std::int64_t*, const float*, Rounding, cudaStream_t);
+TOKENVIEW_INSTANTIATE(float)
+TOKENVIEW_INSTANTIATE(__nv_bfloat16)
+#undef TOKENVIEW_INSTANTIATE
 
 }  // namespace tokenview::kernels

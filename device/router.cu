@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The router: logits [T, E] -> weights and ids [T, k]. P = softmax(logits) over all experts in
 // fp32; the k largest, equal ones by lower index, largest first; divided by their sum where asked.
-// hf rounds the weights. One warp a row; it keeps P in shared memory and takes the largest k times.
-// Limit: E <= 8192. Source: transformers modular_qwen2_moe.py; vllm topk_softmax_kernels.cu.
+// hf rounds the weights, which are fp32 in memory. One warp a row; it keeps P in shared memory and
+// takes the largest k times. Limit: E <= 8192. Source: transformers modular_qwen2_moe.py; vllm
+// topk_softmax_kernels.cu.
 #include "device/kernel_support.cuh"
 
 namespace tokenview::kernels {
@@ -19,17 +20,18 @@ __device__ Choice better(Choice a, Choice b) {
   return b_wins ? b : a;
 }
 
-__global__ void route_kernel(MatrixRef<float> weights, std::int64_t* ids,
-                             MatrixRef<const float> logits, bool renormalise, Rounder round) {
+template <class T>
+__global__ void route_kernel(MatrixRef<float> weights, std::int64_t* ids, MatrixRef<const T> logits,
+                             bool renormalise, Rounder<T> round) {
   extern __shared__ float probability[];  // [E]; -1: chosen
   const std::int64_t row = blockIdx.x;
   const int num_experts = int(logits.cols), k = int(weights.cols), lane = int(threadIdx.x);
-  const float* logit = logits.data + row * logits.cols;
+  const T* logit = logits.data + row * logits.cols;
   float largest = -INFINITY, total = 0;
-  for (int e = lane; e < num_experts; e += lanes) largest = fmaxf(largest, logit[e]);
+  for (int e = lane; e < num_experts; e += lanes) largest = fmaxf(largest, float(logit[e]));
   largest = warp_max(largest);
   for (int e = lane; e < num_experts; e += lanes) {
-    probability[e] = expf(logit[e] - largest);
+    probability[e] = expf(float(logit[e]) - largest);
     total += probability[e];
   }
   total = warp_sum(total);
@@ -67,20 +69,27 @@ __global__ void skip_pads_kernel(MatrixRef<float> weights, std::int64_t* ids,
 
 }  // namespace
 
-void route(Out weights, std::int64_t* ids, In logits, bool renormalise, Rounding rounding,
+template <class T>
+void route(Out<float> weights, std::int64_t* ids, In<T> logits, bool renormalise, Rounding rounding,
            cudaStream_t stream) {
   if (logits.rows == 0) return;
   route_kernel<<<unsigned(logits.rows), lanes, std::size_t(logits.cols) * sizeof(float), stream>>>(
-      weights, ids, logits, renormalise, Rounder{rounding});
+      weights, ids, logits, renormalise, Rounder<T>{rounding});
   check(cudaGetLastError(), "route");
 }
 
-void skip_pads(Out weights, std::int64_t* ids, const std::uint8_t* mask, std::int64_t rows,
+void skip_pads(Out<float> weights, std::int64_t* ids, const std::uint8_t* mask, std::int64_t rows,
                cudaStream_t stream) {
   const std::int64_t n = rows * weights.cols;
   if (n == 0) return;
   skip_pads_kernel<<<blocks_for(n), threads, 0, stream>>>(weights, ids, mask, rows);
   check(cudaGetLastError(), "skip_pads");
 }
+
+#define TOKENVIEW_INSTANTIATE(T) \
+  template void route<T>(Out<float>, std::int64_t*, In<T>, bool, Rounding, cudaStream_t);
+TOKENVIEW_INSTANTIATE(float)
+TOKENVIEW_INSTANTIATE(__nv_bfloat16)
+#undef TOKENVIEW_INSTANTIATE
 
 }  // namespace tokenview::kernels

@@ -11,13 +11,6 @@
 
 namespace tokenview {
 
-/// How the delta rule is evaluated for sequences of more than one row; the two are the same
-/// function.
-enum class GdnForm {
-  recurrent,  // token by token, model.md 4.5
-  chunked,    // chunks of 64 tokens, model.md 4.6
-};
-
 /// The reference arithmetic on row-major matrices in fp32 or fp64. With `rounding` it computes a
 /// bfloat16 model: values are rounded where the named implementation rounds, sums stay in fp32.
 ///
@@ -70,6 +63,7 @@ class EigenOps : public HostRows {
       : num_threads_(num_threads), rounding_(rounding), gdn_form_(gdn_form) {}
 
   Rounding rounding() const { return rounding_; }
+  GdnForm gdn_form() const { return gdn_form_; }
 
   // Weights, ids and caches.
   Weight load(const WeightSource& source, const WeightBlock& block) const;

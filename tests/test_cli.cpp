@@ -177,13 +177,54 @@ std::string completions(const std::string& words) {
 
 BOOST_AUTO_TEST_CASE(completion_offers_verbs_options_and_words) {
   BOOST_TEST(completions("tokenview ''") ==
-             "check record info run repro cost affected sweep -h --help --version\n");
+             "check record info run repro cost affected sweep devices -h --help --version\n");
   BOOST_TEST(completions("tokenview check --al") == "--allow-ties\n");
   BOOST_TEST(completions("tokenview check -v --format ''") == "text jsonl\n");
   BOOST_TEST(completions("tokenview check --dtype = bf") == "bfloat16\n");
   BOOST_TEST(completions("tokenview record --config qwen3-next") == "qwen3-next qwen3-next-80b\n");
   BOOST_TEST(completions("tokenview check ''") == "\n");  // files, by the shell
   BOOST_TEST(completions("tokenview check -v ''") == "\n");
+}
+
+// ---- run
+
+BOOST_AUTO_TEST_CASE(numbers_of_no_token_are_no_match) {
+  const std::vector<std::string> line = {"run", "--protocol", "D",         "--tp",
+                                         "2",   "--ep",       "--numeric", "--tokens"};
+  const auto of = [&](const std::string& tokens, std::vector<std::string> more = {}) {
+    std::vector<std::string> words = line;
+    words.push_back(tokens);
+    words.insert(words.end(), more.begin(), more.end());
+    return run(words);
+  };
+  BOOST_TEST(of("1").code == 0);
+  const Ended none = of("0");
+  BOOST_TEST(none.code == 3);
+  BOOST_TEST(contains(none.err, "nothing compared"));
+  BOOST_TEST(records(of("0", {"--format", "jsonl"}).out).back()["verdict"] == "nothing compared");
+}
+
+// ---- devices
+
+BOOST_AUTO_TEST_CASE(devices_are_listed_and_none_is_no_failure) {
+  const Ended end = run({"devices"});
+  BOOST_TEST(end.code == 0);
+  BOOST_TEST(end.err == "");
+  BOOST_TEST(contains(end.out, "GPU 0  ") != end.out.starts_with("no GPU: "));
+  for (const char* library : {"CUDA   driver ", "\nNCCL   ", "\nMPI    "})
+    BOOST_TEST(contains(end.out, library));
+}
+
+BOOST_AUTO_TEST_CASE(devices_are_counted_in_the_summary_and_paired_by_links) {
+  const Ended end = run({"devices", "--format", "jsonl"});
+  BOOST_TEST(end.code == 0);
+  const std::vector<Json> all = records(end.out);
+  BOOST_REQUIRE(count_kind(all, "summary") == 1);
+  const Json& summary = all.back();
+  const auto devices = summary["devices"].get<std::int64_t>();
+  BOOST_TEST(count_kind(all, "device") == devices);
+  BOOST_TEST(count_kind(all, "link") == devices * (devices - 1));
+  BOOST_TEST((devices == 0) == (summary["detail"] != ""));
 }
 
 // ---- check

@@ -442,11 +442,59 @@ const std::vector<BadLine> bad_lines = {
     {{"check", "--matrix", "--tokens", "x"}, {"--tokens", "'x'"}},
     {{"check", "--matrix", "--only", "mlp"}, {"--only", "--matrix"}},
     {{"check", "--protocol", "D"}, {"--protocol requires --matrix"}},
+    {{"check", "--comm", "mpi"}, {"--comm requires --matrix"}},
+    {{"check", "--matrix", "--comm", "nccl"}, {"--comm nccl", "--device cuda"}},
+    {{"check", "--matrix", "--device", "gpu"}, {"'gpu'", "cpu, cuda, auto"}},
+    {{"run", "--device", "cuda"}, {"--device and --comm", "expected --numeric"}},
+    {{"run", "--comm", "mpi"}, {"--device and --comm", "expected --numeric"}},
+    {{"run", "--numeric", "--comm", "nccl"}, {"--comm nccl", "--device cuda"}},
+    {{"run", "--numeric", "--comm", "mpi"}, {"--comm mpi"}},
+    {{"run", "--numeric", "--comm", "ncl"}, {"'ncl'", "did you mean nccl?"}},
+    {{"repro", "vllm-48429", "--device", "gpu"}, {"'gpu'", "cpu, cuda, auto"}},
+    {{"repro", "vllm-48763", "--device", "cuda"}, {"deepseek_v32", "numeric work"}},
+    {{"repro", "sglang-18685", "--device", "cuda"},
+     {"poison:embed_tokens", "not injected on a GPU"}},
+    {{"devices", "0"}, {"'0' is one argument too many"}},
     {{"--generate", "everything"}, {"'everything'", "protocols"}},
 };
 
 BOOST_DATA_TEST_CASE(a_line_that_cannot_be_meant_is_refused, data::make(bad_lines), line) {
   require_refused(run(line.words, {.folder = TOKENVIEW_SOURCE_DIR}), "", line.said);
+}
+
+/// No GPU, on any machine.
+const Surroundings without_gpu = {.folder = TOKENVIEW_SOURCE_DIR,
+                                  .variables = {{"CUDA_VISIBLE_DEVICES", ""}}};
+
+BOOST_AUTO_TEST_CASE(a_gpu_that_is_demanded_and_not_there_is_one_error) {
+  const TemporaryFolder folder;
+  for (std::vector<std::string> words : std::vector<std::vector<std::string>>{
+           {"check", golden().path},
+           {"check", "--matrix=quick", golden().path},
+           {"record", "--from", golden().path, "--out", folder.file("new.h5")},
+           {"repro", "vllm-48429"},
+           {"run", "--numeric", "--tokens", "2"},
+           {"run", "--numeric", "--tokens", "2", "--comm", "nccl"}}) {
+    words.insert(words.end(), {"--device", "cuda"});
+    require_refused(run(words, without_gpu), "", {"no GPU: "});
+  }
+  BOOST_TEST(folder.count() == 0);
+}
+
+BOOST_AUTO_TEST_CASE(a_gpu_that_may_be_there_is_done_without) {
+  const TemporaryFolder folder;
+  for (std::vector<std::string> words : std::vector<std::vector<std::string>>{
+           {"check", golden().path},
+           {"record", "--from", golden().path, "--out", folder.file("new.h5")},
+           {"run", "--numeric", "--tokens", "2"}}) {
+    words.insert(words.end(), {"--device", "auto"});
+    const Ended end = run(words, without_gpu);
+    BOOST_TEST(end.code == 0, end.err);
+  }
+  const Ended repro = run({"repro", "vllm-48429", "--device", "auto"}, without_gpu);
+  BOOST_TEST(repro.code == 1);
+  BOOST_TEST(contains(repro.err, "note: no GPU: "));
+  BOOST_TEST(contains(repro.err, ": on token views alone"));
 }
 
 /// A folder that has one good scenario, and another of the given bytes.

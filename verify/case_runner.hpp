@@ -1,17 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <memory>
+#include <type_traits>
 
+#include "verify/device.hpp"
 #include "verify/golden_case.hpp"
 
 namespace tokenview {
-
-/// Where a model runs. `automatic`: on a GPU where there is one that this build can use.
-enum class Device { cpu, cuda, automatic };
-
-/// What `device` comes to on this machine: cpu or cuda. Throws DeviceError where a GPU is demanded
-/// and there is none, as in every build without CUDA.
-Device usable(Device device);
 
 /// The unsharded model on one device, as run_case() runs it.
 template <class S>
@@ -41,10 +36,23 @@ class ModelRunner final : public CaseRunner<S> {
   Model model_;
 };
 
-/// The model on the first GPU, in float32 arithmetic with the rounding points of `rounding`. Every
-/// tap comes to the host, and goes back where the observer changes it. Throws DeviceError where
-/// the GPU cannot be used.
+/// The model on the first GPU: in float32, or in bfloat16 with the rounding points of `rounding`,
+/// whose weights must then be bfloat16 values. Every tap comes to the host, and goes back where the
+/// observer changes it. Throws DeviceError where the GPU cannot be used.
 std::unique_ptr<CaseRunner<float>> cuda_runner(const ModelConfig& config,
-                                               const WeightSource& weights, Rounding rounding);
+                                               const WeightSource& weights, Rounding rounding,
+                                               GdnForm gdn_form);
+
+/// The model on `device`, with the arithmetic of `ops` where that is the CPU, and with its rounding
+/// points anyway. Throws UsageError for float64 on a GPU.
+template <class S>
+std::unique_ptr<CaseRunner<S>> runner_on(Device device, const ModelConfig& config,
+                                         const WeightSource& weights, const EigenOps<S>& ops) {
+  if (usable(device) == Device::cpu)
+    return std::make_unique<ModelRunner<SerialModel<S>, S>>(config, weights, ops);
+  if constexpr (std::is_same_v<S, float>)
+    return cuda_runner(config, weights, ops.rounding(), ops.gdn_form());
+  throw UsageError("the GPU has no float64 arithmetic: expected float32");
+}
 
 }  // namespace tokenview

@@ -414,20 +414,11 @@ void prefer_float64(std::vector<TapResult>& results, const std::vector<TapResult
 }
 
 template <class S>
-std::unique_ptr<CaseRunner<S>> runner_for(const GoldenFile& golden, const ModelConfig& config,
-                                          const EigenOps<S>& ops, Device device) {
-  if (usable(device) == Device::cpu)
-    return std::make_unique<ModelRunner<SerialModel<S>, S>>(config, golden, ops);
-  if constexpr (std::is_same_v<S, float>) return cuda_runner(config, golden, ops.rounding());
-  throw UsageError("the GPU has no float64 arithmetic: expected float32");
-}
-
-template <class S>
 CheckTotals check_in(const GoldenFile& golden, const ModelConfig& config, Rounding rounding,
                      const CheckOptions& options, CheckListener& listener) {
   const std::string file = std::filesystem::path(golden.path()).stem().string();
   const EigenOps<S> ops(options.num_threads, rounding, options.gdn_form);
-  const auto model = runner_for<S>(golden, config, ops, options.device);
+  const auto model = runner_on(options.device, config, golden, ops);
   std::optional<SerialModel<double>> model64;
   if (options.compare_float64)
     model64.emplace(config, golden, EigenOps<double>(options.num_threads));

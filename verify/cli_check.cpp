@@ -12,6 +12,7 @@
 #include "verify/check_report.hpp"
 #include "verify/cli.hpp"
 #include "verify/cli_matrix.hpp"
+#include "verify/cli_share.hpp"
 #include "verify/cli_options.hpp"
 #include "verify/data_folder.hpp"
 #include "verify/golden_file.hpp"
@@ -25,13 +26,12 @@ namespace {
 
 constexpr Choice<DType> dtypes[] = {
     {"float32", DType::float32}, {"float64", DType::float64}, {"bfloat16", DType::bfloat16}};
-constexpr Choice<Device> device_words[] = {
-    {"cpu", Device::cpu}, {"cuda", Device::cuda}, {"auto", Device::automatic}};
 constexpr Choice<GdnForm> gdn_forms[] = {{"recurrent", GdnForm::recurrent},
                                          {"chunked", GdnForm::chunked}};
 
 struct CheckArguments {
   bool matrix = false;
+  CommKind comm = CommKind::sim;
   std::vector<std::string> goldens;
   std::string only;
   CheckOptions options;
@@ -245,8 +245,9 @@ std::function<Exit()> add_options(CLI::App& app) {
       app, "--device", arguments->options.device, device_words,
       "Where the model runs: the reference on the CPU (default), the kernels of the first GPU, "
       "or a GPU where there is one");
-  add_number(app, "--threads", arguments->options.num_threads, 1, max_threads,
-             "Threads of the reference; default: all cores");
+  const CLI::Option* const threads =
+      add_number(app, "--threads", arguments->options.num_threads, 1, max_threads,
+                 "Threads of the reference; default: all cores");
   add_choice(app, "--dtype", arguments->options.dtype, dtypes,
              "Arithmetic of the reference; default: that of the file");
   add_choice(
@@ -277,7 +278,11 @@ std::function<Exit()> add_options(CLI::App& app) {
           ->type_name("quick|full")
           ->expected(0, 1)
           ->default_str("quick");
-  for (const char* other : {"--only", "--device", "--dtype", "--rounding", "--gdn", "--allow-ties"})
+  add_choice(app, "--comm", arguments->comm, comm_words,
+             "Matrix: what joins the ranks: simulated in this process (sim, the default; on a GPU "
+             "virtual ranks), NCCL with a GPU a rank, or MPI with a process a rank")
+      ->needs(matrix_option);
+  for (const char* other : {"--only", "--dtype", "--rounding", "--gdn", "--allow-ties"})
     matrix_option->excludes(app.get_option(other));
   const auto add_list = [&](const char* name, const char* type, const std::string& description,
                             auto take) {
@@ -322,15 +327,30 @@ std::function<Exit()> add_options(CLI::App& app) {
            });
   add_list("--case", "CASE,...", "these cases alone",
            [matrix](const char*, const std::string& word) { matrix->cases.push_back(word); });
-  return [arguments, matrix] {
+  app.add_option("--shard", matrix->shard,
+                 "Matrix: part i of n of the configurations: 2/8; default: that of this process of "
+                 "mpirun or task of a Slurm array, else all")
+      ->type_name("I/N")
+      ->needs(matrix_option);
+  app.add_option("--merge", matrix->merge,
+                 "Matrix, instead: put together what the parts printed as JSON Lines, each in a "
+                 "file")
+      ->type_name("FILE ...")
+      ->expected(1, 100000)
+      ->needs(matrix_option)
+      ->excludes("--shard");
+  return [arguments, matrix, threads] {
     catch_interrupts();
     if (!arguments->matrix) return CheckRun(*arguments).run();
     for (const std::string& argument :
-         arguments->goldens.empty()
+         !matrix->merge.empty() ? std::vector<std::string>()
+         : arguments->goldens.empty()
              ? std::vector{default_data_folder("golden", ".h5", build::data_dir)}
              : arguments->goldens)
       for (std::string& file : golden_files(argument)) matrix->goldens.push_back(std::move(file));
+    matrix->executor = {arguments->options.device, arguments->comm};
     matrix->num_threads = arguments->options.num_threads;
+    if (threads->empty() && share_of(matrix->shard).is_mpirun) matrix->num_threads = 1;
     matrix->verbosity = arguments->verbosity;
     matrix->format = arguments->format;
     return run_matrix_check(*matrix);

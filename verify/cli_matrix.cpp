@@ -9,6 +9,7 @@
 
 #include "reference/program/error.hpp"
 #include "reference/program/nearest.hpp"
+#include "verify/cli_share.hpp"
 #include "verify/hdf5_text.hpp"
 #include "verify/interrupt.hpp"
 #include "verify/matrix.hpp"
@@ -99,16 +100,27 @@ bool selected(const MatrixArguments& arguments, const MatrixEntry& entry) {
          among(arguments.cases, entry.cases.front());
 }
 
-}  // namespace
-
-Exit run_matrix_check(const MatrixArguments& arguments) {
-  const bool records = arguments.format == OutputFormat::jsonl;
-  Progress progress;
+/// What one part of the matrix came to.
+struct Checked {
   Agreement all;
+  std::int64_t selected = 0, refused = 0, skipped_files = 0;  // of the whole matrix
+  std::int64_t other_ranks = 0;  // selected, but of another number of ranks than there are
+  std::int64_t uploads = 0;      // of a rank's weights to a GPU
   std::set<std::string> known_cases;
-  std::int64_t skipped_files = 0, refused = 0;
-  const auto start = std::chrono::steady_clock::now();
+  double seconds = 0;
   Exit exit = Exit::match;
+};
+
+/// Checks the configurations of `share`; `tell_case` is told of each, `tell_file` of each file that
+/// has some.
+template <class TellCase, class TellFile>
+Checked check_part(const MatrixArguments& arguments, const Executor& executor, const Share& share,
+                   TellCase tell_case, TellFile tell_file) {
+  const bool is_simulated = executor.device == Device::cpu && executor.comm == CommKind::sim;
+  std::int64_t other_world = 0;
+  Progress progress;
+  Checked checked;
+  const auto start = std::chrono::steady_clock::now();
   for (const std::string& path : arguments.goldens) {
     std::optional<LoadedGolden> loaded;
     try {
@@ -116,78 +128,184 @@ Exit run_matrix_check(const MatrixArguments& arguments) {
     } catch (const Error& error) {  // the others are still checked
       std::cout.flush();
       print_error(error.what());
-      exit = Exit::usage;
+      checked.exit = Exit::usage;
       continue;
     }
     const LoadedGolden& golden = *loaded;
-    for (const auto& [name, unused] : golden.cases()) known_cases.insert(name);
+    for (const auto& [name, unused] : golden.cases()) checked.known_cases.insert(name);
     if (golden.dtype() != DType::float32) {  // sums over ranks round in an order of their own
-      ++skipped_files;
+      ++checked.skipped_files;
       continue;
     }
     MatrixEntries matrix = matrix_of(golden, arguments.quick, arguments.tokens);
     std::vector<MatrixEntry>& entries = matrix.entries;
-    refused += matrix.refused;
-    std::erase_if(entries, [&](const MatrixEntry& entry) { return !selected(arguments, entry); });
+    checked.refused += matrix.refused;
+    std::erase_if(entries, [&](const MatrixEntry& entry) {
+      return !selected(arguments, entry) || !share.has(checked.selected++);
+    });
+    checked.other_ranks += std::int64_t(std::erase_if(entries, [&](const MatrixEntry& entry) {
+      if (has_ranks(executor, entry.parallel.world_size())) return false;
+      other_world = entry.parallel.world_size();
+      return true;
+    }));
     if (entries.empty()) continue;
     Agreement of_file;
-    run_matrix(golden, entries, arguments.num_threads, [&](const MatrixResult& result) {
+    const auto take = [&](const MatrixResult& result) {
       throw_if_interrupted();
       progress.update(
           text("matrix: ", of_file.count() + 1, '/', entries.size(), ' ', golden.name()));
       of_file.add(result);
-      if (records)
-        std::cout << json_line(record_of(result)) << '\n';
-      else if (arguments.verbosity > 0 || !result.as_expected())
-        std::cout << in_words(result) << '\n';
-    });
+      tell_case(result);
+    };
+    if (is_simulated)
+      run_matrix(golden, entries, arguments.num_threads, take);
+    else
+      checked.uploads += run_matrix_on(executor, golden, entries, take);
     progress.clear();
-    if (!records)
-      std::cout << (of_file.unexpected == 0 ? "ok    " : "FAIL  ") << printable(path) << ": "
-                << plural(of_file.count(), "configuration") << ", " << plural(of_file.taps, "tap")
-                << (of_file.worst_place.empty()
-                        ? std::string()
-                        : text(", worst ", of_file.worst.metric, ' ', of_file.worst.observed,
-                               " of ", of_file.worst.allowed, " at ", of_file.worst_place))
-                << '\n';
-    all.add(of_file);
+    tell_file(path, of_file);
+    checked.all.add(of_file);
   }
-  const double seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  if (all.count() == 0) {
-    std::string problem = "nothing compared: no configuration of these files is selected";
-    for (const std::string& name : arguments.cases)
-      if (!known_cases.contains(name))
-        problem = text("nothing compared: --case '", printable(name), "' is in none of these files",
-                       suggestion(name, {known_cases.begin(), known_cases.end()}));
-    if (arguments.quick) problem += "; --matrix=full has more";
-    print_error(problem);
-    return more_important(exit, Exit::nothing_compared);
+  if (checked.all.count() == 0 && checked.other_ranks > 0) require_ranks(executor, other_world);
+  checked.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return checked;
+}
+
+ReportRecord summary_record(const Agreement& all, std::int64_t refused, double seconds) {
+  ReportRecord summary{.kind = "summary"};
+  summary.verdict = all.unexpected == 0 ? "match" : "difference";
+  summary.more = {{"configurations", all.count()},
+                  {"clean_match", all.clean_match},
+                  {"clean_differ", all.clean_differ},
+                  {"finding_match", all.finding_match},
+                  {"finding_differ", all.finding_differ},
+                  {"unexpected", all.unexpected},
+                  {"values", all.values},
+                  {"refused", refused},
+                  {"seconds", seconds}};
+  return summary;
+}
+
+ReportRecord part_record(const Checked& checked, const Share& share) {
+  ReportRecord summary = summary_record(checked.all, checked.refused, checked.seconds);
+  summary.more.emplace_back("other_ranks", checked.other_ranks);
+  summary.more.emplace_back("uploads", checked.uploads);
+  if (share.count > 1) {
+    add_share(summary, share, "check --matrix", checked.all.count(), checked.selected);
+    summary.more.emplace_back("exit", std::int64_t(checked.exit));
   }
-  if (records) {
-    ReportRecord summary{.kind = "summary"};
-    summary.verdict = all.unexpected == 0 ? "match" : "difference";
-    summary.more = {{"configurations", all.count()},
-                    {"clean_match", all.clean_match},
-                    {"clean_differ", all.clean_differ},
-                    {"finding_match", all.finding_match},
-                    {"finding_differ", all.finding_differ},
-                    {"unexpected", all.unexpected},
-                    {"refused", refused},
-                    {"seconds", seconds}};
-    std::cout << json_line(summary) << '\n';
-  } else {
-    std::cout << "                   numbers match   numbers differ\n"
-              << text("views clean        ", all.clean_match, "   ", all.clean_differ, '\n')
-              << text("views with finding ", all.finding_match, "   ", all.finding_differ, '\n');
-    if (skipped_files > 0)
-      std::cout << plural(skipped_files, "bfloat16 file") << " left out: the matrix is float32\n";
-    std::cout << (all.unexpected == 0 ? "match: " : "difference: ")
-              << plural(all.count(), "configuration") << " (" << refused << " refused), "
-              << all.unexpected << " not as expected, " << all.values << " values, "
-              << text(std::int64_t(seconds * 10) / 10.0) << " s\n";
-  }
+  return summary;
+}
+
+void print_summary(const Agreement& all, std::int64_t refused, std::int64_t skipped_files,
+                   const std::string& of, double seconds) {
+  std::cout << "                   numbers match   numbers differ\n"
+            << text("views clean        ", all.clean_match, "   ", all.clean_differ, '\n')
+            << text("views with finding ", all.finding_match, "   ", all.finding_differ, '\n');
+  if (skipped_files > 0)
+    std::cout << plural(skipped_files, "bfloat16 file") << " left out: the matrix is float32\n";
+  std::cout << (all.unexpected == 0 ? "match: " : "difference: ")
+            << plural(all.count(), "configuration") << of << " (" << refused << " refused), "
+            << all.unexpected << " not as expected, " << all.values << " values, "
+            << text(std::int64_t(seconds * 10) / 10.0) << " s\n";
+}
+
+Exit nothing_compared(const MatrixArguments& arguments, const std::set<std::string>& known_cases) {
+  std::string problem = "nothing compared: no configuration of these files is selected";
+  for (const std::string& name : arguments.cases)
+    if (!known_cases.contains(name))
+      problem = text("nothing compared: --case '", printable(name), "' is in none of these files",
+                     suggestion(name, {known_cases.begin(), known_cases.end()}));
+  if (arguments.quick) problem += "; --matrix=full has more";
+  print_error(problem);
+  return Exit::nothing_compared;
+}
+
+/// The verdict of all parts together.
+Exit report_parts(const MatrixArguments& arguments, const std::vector<Part>& parts) {
+  Agreement all;
+  all.clean_match = sum_of(parts, "clean_match");
+  all.clean_differ = sum_of(parts, "clean_differ");
+  all.finding_match = sum_of(parts, "finding_match");
+  all.finding_differ = sum_of(parts, "finding_differ");
+  all.unexpected = sum_of(parts, "unexpected");
+  all.values = sum_of(parts, "values");
+  const double seconds = largest_of(parts, "seconds");
+  const std::int64_t refused = std::int64_t(largest_of(parts, "refused"));
+  const bool records = arguments.format == OutputFormat::jsonl;
+  for (const Part& part : parts)
+    for (const nlohmann::json& record : part.cases)
+      if (records)
+        std::cout << record.dump() << '\n';
+      else if (arguments.verbosity > 0 || word_in(record, "verdict") != "match")
+        std::cout << (word_in(record, "verdict") == "match" ? "ok    " : "FAIL  ")
+                  << word_in(record, "case") << ": " << word_in(record, "detail") << '\n';
+  const Exit exit =
+      largest_of(parts, "exit") > 0 ? Exit::usage : Exit::match;  // a file that cannot be read
+  if (all.count() == 0) return more_important(exit, nothing_compared(arguments, {}));
+  if (records)
+    std::cout << json_line(summary_record(all, refused, seconds)) << '\n';
+  else
+    print_summary(all, refused, 0, text(" in ", plural(std::int64_t(parts.size()), "part")),
+                  seconds);
   return more_important(exit, all.unexpected == 0 ? Exit::match : Exit::difference);
+}
+
+}  // namespace
+
+Exit run_matrix_check(const MatrixArguments& arguments) {
+  if (!arguments.merge.empty())
+    return report_parts(arguments, read_parts("check --matrix", arguments.merge));
+  const Executor executor = executor_of(arguments.executor, false);
+  silence_other_ranks(executor);
+  // Processes that are the ranks of one run do not share the work.
+  const Share share = executor.comm == CommKind::sim ? share_of(arguments.shard) : Share();
+  if (share.is_mpirun && share.count > 1)
+    return report_parts(
+        arguments, gathered_parts("check --matrix", share, [&] {
+          std::vector<std::string> lines;
+          const Checked checked = check_part(
+              arguments, executor, share,
+              [&](const MatrixResult& r) { lines.push_back(json_line(record_of(r))); },
+              [](const std::string&, const Agreement&) {});
+          lines.push_back(json_line(part_record(checked, share)));
+          return lines;
+        }));
+
+  const bool records = arguments.format == OutputFormat::jsonl;
+  const Checked checked = check_part(
+      arguments, executor, share,
+      [&](const MatrixResult& result) {
+        if (records)
+          std::cout << json_line(record_of(result)) << '\n';
+        else if (arguments.verbosity > 0 || !result.as_expected())
+          std::cout << in_words(result) << '\n';
+      },
+      [&](const std::string& path, const Agreement& of_file) {
+        if (!records)
+          std::cout << (of_file.unexpected == 0 ? "ok    " : "FAIL  ") << printable(path) << ": "
+                    << plural(of_file.count(), "configuration") << ", "
+                    << plural(of_file.taps, "tap")
+                    << (of_file.worst_place.empty()
+                            ? std::string()
+                            : text(", worst ", of_file.worst.metric, ' ', of_file.worst.observed,
+                                   " of ", of_file.worst.allowed, " at ", of_file.worst_place))
+                    << '\n';
+      });
+  if (checked.all.count() == 0 && (share.count == 1 || checked.selected == 0))
+    return more_important(checked.exit, nothing_compared(arguments, checked.known_cases));
+  if (records) {
+    std::cout << json_line(part_record(checked, share)) << '\n';
+  } else {
+    if (checked.other_ranks > 0)
+      std::cout << plural(checked.other_ranks, "configuration")
+                << " left out: of another number of ranks than there are\n";
+    if (checked.uploads > 0)
+      std::cout << "weights of a rank uploaded " << plural(checked.uploads, "time") << '\n';
+    print_summary(checked.all, checked.refused, checked.skipped_files,
+                  share.count > 1 ? text(" (shard ", share.str(), ')') : "", checked.seconds);
+  }
+  if (checked.all.count() == 0) return more_important(checked.exit, Exit::nothing_compared);
+  return more_important(checked.exit, checked.all.unexpected == 0 ? Exit::match : Exit::difference);
 }
 
 }  // namespace tokenview

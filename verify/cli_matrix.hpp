@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "verify/cli.hpp"
-#include "verify/cli_options.hpp"
+#include "verify/cli_executor.hpp"
 
 namespace tokenview {
 
@@ -15,13 +15,17 @@ struct MatrixArguments {
   std::vector<std::int64_t> tp, dp;  // empty: all
   std::vector<std::int64_t> tokens;  // prefixes alone; empty: cases, and prefixes where not quick
   std::vector<std::string> protocols, cases;
-  int num_threads = 1;
+  std::string shard;               // "2/8"; empty: see share_of()
+  std::vector<std::string> merge;  // files of parts: nothing is run
+  ExecutorArguments executor;
+  int num_threads = 1;  // on the CPU, with simulated ranks
   int verbosity = 0;
   OutputFormat format = OutputFormat::text;
 };
 
 /// Runs every parallel configuration of the golden files on simulated ranks, with numbers and with
-/// views. Exit::match: every verdict is as expected.
+/// views, or its part of them, and puts the parts together. Exit::match: every verdict is as
+/// expected.
 Exit run_matrix_check(const MatrixArguments& arguments);
 
 }  // namespace tokenview

@@ -9,6 +9,7 @@
 #include "reference/program/error.hpp"
 #include "reference/program/nearest.hpp"
 #include "reference/program/rounding.hpp"
+#include "verify/device.hpp"
 
 namespace tokenview {
 
@@ -95,6 +96,9 @@ const char* word_of(const Choice<T> (&choices)[n], T value) {
 }
 
 inline constexpr Choice<Rounding> roundings[] = {{"hf", Rounding::hf}, {"vllm", Rounding::vllm}};
+
+inline constexpr Choice<Device> device_words[] = {
+    {"cpu", Device::cpu}, {"cuda", Device::cuda}, {"auto", Device::automatic}};
 
 enum class OutputFormat { text, jsonl };
 inline constexpr Choice<OutputFormat> output_formats[] = {{"text", OutputFormat::text},

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
+#include "device/device_info.hpp"
 #include "reference/program/config_json.hpp"
 #include "reference/program/seeded_weights.hpp"
 #include "tokenview_version.hpp"
@@ -25,6 +26,7 @@ struct RecordArguments {
   std::int64_t draft_steps = 3;
   std::optional<DType> dtype;
   Rounding rounding = Rounding::hf;
+  Device device = Device::cpu;
   int num_threads = available_threads();
 };
 
@@ -42,6 +44,7 @@ void note_ignored_keys(const std::string& source, const ConfigReading& reading) 
 Recording new_recording(const RecordArguments& arguments, Progress& progress) {
   Recording recording;
   recording.rounding = arguments.rounding;
+  recording.device = usable(arguments.device);
   recording.num_threads = arguments.num_threads;
   recording.progress = [&progress](const std::string& part) {
     throw_if_interrupted();
@@ -56,6 +59,8 @@ void set_provenance(Recording& recording) {
   provenance["commit"] = build::commit;
   provenance["compiler"] = build::compiler;
   provenance["host"] = host_name();
+  if (std::string reason; recording.device == Device::cuda)
+    provenance["device"] = devices(reason).front().name;
   if (recording.dtype == DType::bfloat16)
     provenance["rounding"] = word_of(roundings, recording.rounding);
 }
@@ -128,6 +133,9 @@ std::function<Exit()> add_options(CLI::App& app) {
       ->needs(config);
   add_choice(app, "--dtype", arguments->dtype, dtypes,
              "Type of the model; default: that of the file of --from, else float32");
+  add_choice(app, "--device", arguments->device, device_words,
+             "Where the model runs: the reference on the CPU (default), the kernels of the first "
+             "GPU, or a GPU where there is one");
   add_choice(app, "--rounding", arguments->rounding, roundings,
              "Whose rounding points a bfloat16 model has: Hugging Face's (default) or vLLM's");
   add_number(app, "--threads", arguments->num_threads, 1, max_threads,

@@ -5,12 +5,14 @@
 #include <map>
 #include <set>
 
+#include "device/device_info.hpp"
 #include "reference/program/error.hpp"
 #include "tokenview_version.hpp"
 #include "verify/cli.hpp"
-#include "verify/cli_options.hpp"
+#include "verify/cli_executor.hpp"
 #include "verify/coverage.hpp"
 #include "verify/data_folder.hpp"
+#include "verify/device_repro.hpp"
 #include "verify/fault_text.hpp"
 #include "verify/requests.hpp"
 #include "verify/scenario.hpp"
@@ -18,6 +20,8 @@
 
 namespace tokenview {
 namespace {
+
+constexpr Choice<CommKind> repro_comm_words[] = {{"sim", CommKind::sim}, {"nccl", CommKind::nccl}};
 
 struct ReproArguments {
   std::string name;
@@ -28,6 +32,8 @@ struct ReproArguments {
   bool show_views = false;
   std::optional<std::int64_t> tp;
   std::optional<std::string> requests;
+  ExecutorArguments executor;
+  bool in_child = false;  // this is the process that runs on the GPU
   OutputFormat format = OutputFormat::text;
 };
 
@@ -101,6 +107,137 @@ void explain(const Scenario& s, const ScenarioVariant& variant, const ScenarioRe
             << "repair  " << s.repair_note << " (--repaired runs it)\n";
 }
 
+/// How a variant ended on the GPU, in one process or in one a rank, beside what the views say.
+struct DeviceRun {
+  std::vector<DeviceEnd> ends;
+  std::vector<DeviceVerdict> verdicts;  // one an end
+  std::vector<PredictedAssert> predicted;
+
+  bool agrees() const { return std::ranges::all_of(verdicts, &DeviceVerdict::agrees); }
+  bool asserted() const {
+    return std::ranges::any_of(ends, [](const DeviceEnd& end) { return end.record.has_value(); });
+  }
+};
+
+/// Runs the variant in processes of its own: an assert ends CUDA for the process in which it
+/// happens. Nothing: there is no GPU, and none was demanded.
+std::optional<DeviceRun> run_on_device(const ReproArguments& arguments, const Scenario& s,
+                                       const ScenarioVariant& variant) {
+  const bool is_demanded = arguments.executor.device == Device::cuda;
+  try {
+    require_on_gpu(s, variant);
+  } catch (const ConfigError& error) {
+    if (is_demanded) throw;
+    print_note(text(error.what(), ": on token views alone"));
+    return std::nullopt;
+  }
+  const CommKind comm = arguments.executor.comm;
+  Launch processes{
+      .command = {this_program(), "repro", s.name, "--in-child", "--comm", to_string(comm)}};
+  auto& command = processes.command;
+  if (arguments.repaired) command.push_back("--repaired");
+  if (arguments.tp) command.insert(command.end(), {"--tp", std::to_string(*arguments.tp)});
+  if (arguments.requests) command.insert(command.end(), {"--requests", *arguments.requests});
+  if (comm == CommKind::nccl)
+    processes.environments = torchrun_environments(int(s.parallel.world_size()));
+
+  DeviceRun run;
+  run.ends = device_ends(processes);
+  for (const DeviceEnd& end : run.ends) {
+    if (end.unusable.empty()) continue;
+    if (is_demanded) throw DeviceError(end.unusable);
+    print_note(end.unusable + ": on token views alone");
+    return std::nullopt;
+  }
+  const ModelConfig config = config_of(s);
+  ParallelRun with_target = run_of(s, variant, config);
+  with_target.target_runs = true;  // as with numbers
+  run.predicted = predicted_asserts(run_views(with_target, false).findings);
+  for (const DeviceEnd& end : run.ends)
+    run.verdicts.push_back(judged(end, run.predicted, run.asserted()));
+  return run;
+}
+
+std::string coordinates(std::int64_t world, const ParallelConfig& parallel) {
+  const RankCoordinates at = coordinates_of(world, parallel);
+  return text("tp=", at.tp, " dp=", at.dp, parallel.pp > 1 ? text(" pp=", at.pp) : "");
+}
+
+std::string triple(const std::uint32_t (&of)[3]) {
+  return text('[', of[0], ',', of[1], ',', of[2], ']');
+}
+
+void explain(const DeviceEnd& end, const DeviceVerdict& verdict,
+             const std::vector<PredictedAssert>& predicted, const Scenario& s) {
+  std::cout << "device  " << end.device << ", "
+            << (end.rank ? text("rank ", *end.rank, " over NCCL")
+                         : plural(s.parallel.world_size(), "virtual rank"))
+            << ", float32" << (s.target_runs ? "" : ", with the target") << ": ";
+  if (end.record) {
+    const AssertRecord& r = *end.record;
+    std::cout << "device-side assert in " << to_string(AssertingKernel(r.kernel)) << '\n'
+              << "found   index " << r.index << " out of bounds for " << plural(r.bound, "row")
+              << ", block " << triple(r.block) << ", thread " << triple(r.thread) << ", on rank "
+              << r.rank << " (" << coordinates(r.rank, s.parallel) << ")\n"
+              << "noticed " << end.error
+              << (end.reached.empty() ? "" : "; the tensor named last: " + end.reached) << '\n';
+    if (!end.printed.empty()) std::cout << "printed " << end.printed << '\n';
+  } else if (!end.error.empty()) {
+    std::cout << "stopped, " << end.error << '\n';
+    if (!end.cpu_error.empty()) std::cout << "on CPU  " << end.cpu_error << '\n';
+  } else {
+    std::cout << "ran to its end\n"
+              << "numbers " << plural(end.taps, "tap") << " of " << plural(end.values, "value")
+              << " beside the CPU's: max|difference| " << end.worst << " of max(1, max|x|) at "
+              << end.worst_tap << ", allowed " << DeviceEnd::allowed << '\n';
+  }
+  for (const PredictedAssert& assert : predicted)
+    if (!verdict.agrees || (end.record && is_predicted(*end.record, {assert})))
+      std::cout << "views   index " << assert.index << " out of bounds for "
+                << plural(assert.bound, "row") << ", on rank " << assert.at.world << " ("
+                << coordinates(assert.at.world, s.parallel) << ")\n";
+  std::cout << "verdict " << verdict.word << ": "
+            << (!verdict.agrees         ? "not what the views say\n"
+                : end.record            ? "the predicted one\n"
+                : end.error.empty()     ? "the numbers of the CPU\n"
+                : end.cpu_error.empty() ? "by another rank\n"
+                                        : "as on the CPU\n");
+}
+
+ReportRecord record_of(const DeviceEnd& end, const DeviceVerdict& verdict,
+                       std::size_t num_predicted) {
+  ReportRecord record{.kind = "device_run"};
+  record.rank = end.rank;
+  record.verdict = verdict.word;
+  record.more = {{"agrees", verdict.agrees},
+                 {"device", end.device},
+                 {"predicted", std::int64_t(num_predicted)},
+                 {"cuda_error", end.cuda_error},
+                 {"noticed", end.error},
+                 {"reached", end.reached},
+                 {"printed", end.printed}};
+  if (end.record) {
+    const AssertRecord& r = *end.record;
+    const auto numbers = [](const std::uint32_t(&of)[3]) {
+      return std::vector<std::int64_t>(std::begin(of), std::end(of));
+    };
+    record.rank = r.rank;
+    record.more.insert(record.more.end(),
+                       {{"kernel", std::string(to_string(AssertingKernel(r.kernel)))},
+                        {"index", r.index},
+                        {"bound", r.bound},
+                        {"row", r.row},
+                        {"block", numbers(r.block)},
+                        {"thread", numbers(r.thread)}});
+  } else if (end.error.empty()) {
+    record.tap = end.worst_tap;
+    record.observed = end.worst;
+    record.allowed = DeviceEnd::allowed;
+    record.more.insert(record.more.end(), {{"taps", end.taps}, {"values", end.values}});
+  }
+  return record;
+}
+
 void list(const std::vector<Scenario>& scenarios) {
   std::size_t width = 0;
   for (const Scenario& s : scenarios) width = std::max(width, s.name.size());
@@ -123,6 +260,9 @@ Exit repro(const ReproArguments& arguments) {
     for (const RefusedScenario& file : refused) print_error(file.problem);
     return refused.empty() ? Exit::match : Exit::usage;
   }
+  if (arguments.executor.comm == CommKind::nccl && arguments.executor.device == Device::cpu &&
+      !arguments.in_child)
+    throw UsageError("--comm nccl: NCCL is between GPUs, expected --device cuda");
   if (arguments.name.empty()) throw UsageError("repro: expected the name of a scenario, or --list");
   for (const RefusedScenario& file : refused) {
     if (file.stem == arguments.name) throw ConfigError(file.problem);
@@ -137,6 +277,10 @@ Exit repro(const ReproArguments& arguments) {
   if (arguments.with_target) s.target_runs = true;
   for (const std::string& step : s.requests) parse_requests(step, s.parallel.dp);
   const ScenarioVariant& variant = arguments.repaired ? s.repaired : s.broken;
+  if (arguments.in_child) {
+    tell_device_end(s, variant, arguments.executor.comm, std::cout);
+    return Exit::match;
+  }
 
   const ScenarioResult run = run_scenario(s, variant);
   const ViewRunResult& result = run.views;
@@ -145,20 +289,35 @@ Exit repro(const ReproArguments& arguments) {
   const bool as_expected = arguments.repaired ? clean
                            : as_told          ? behaves_as_told(s, run, problem)
                                               : !clean;
+  std::optional<DeviceRun> on_device;
+  if (arguments.executor.device != Device::cpu) on_device = run_on_device(arguments, s, variant);
   if (arguments.format == OutputFormat::jsonl) {
     for (const auto* findings : {&result.findings, &run.numeric})
       for (const Finding& finding : *findings)
         std::cout << json_line(finding_record(finding)) << '\n';
+    for (std::size_t i = 0; on_device && i < on_device->ends.size(); ++i)
+      std::cout << json_line(record_of(on_device->ends[i], on_device->verdicts[i],
+                                       on_device->predicted.size()))
+                << '\n';
     ReportRecord summary{.kind = "summary", .file = s.name};
-    summary.verdict = !as_expected ? "scenario differs" : clean ? "match" : "finding";
+    summary.verdict = !as_expected                         ? "scenario differs"
+                      : on_device && !on_device->agrees()  ? "device differs"
+                      : on_device && on_device->asserted() ? "device assert"
+                      : clean                              ? "match"
+                                                           : "finding";
     summary.more = {{"findings", std::int64_t(result.findings.size())}};
     std::cout << json_line(summary) << '\n';
   } else {
     explain(s, variant, run);
     if (arguments.show_views) print_views(std::cout, result);
+    for (std::size_t i = 0; on_device && i < on_device->ends.size(); ++i)
+      explain(on_device->ends[i], on_device->verdicts[i], on_device->predicted, s);
     if (!as_expected) std::cout << "the scenario says otherwise: " << problem << '\n';
+    if (arguments.executor.device == Device::cpu && may_have_a_gpu())
+      std::cout << "device  --device cuda runs this on the GPU as well\n";
   }
-  if (!as_expected) return Exit::scenario;
+  if (!as_expected || (on_device && !on_device->agrees())) return Exit::scenario;
+  if (on_device && on_device->asserted()) return Exit::device_assert;
   return clean && (arguments.repaired || s.expect.check != "cost") ? Exit::match
          : result.collective_mismatch                              ? Exit::collective_mismatch
                                                                    : Exit::difference;
@@ -180,6 +339,13 @@ std::function<Exit()> add_options(CLI::App& app) {
              "Tensor parallel ranks");
   app.add_option("--tokens,--requests", arguments->requests, "Rows, as for run")
       ->type_name("REQUESTS");
+  add_choice(app, "--device", arguments->executor.device, device_words,
+             "Where it runs beside the token views: nowhere (cpu, the default), with numbers on "
+             "the GPU, where a predicted assert must come true, or there where there is one");
+  add_choice(app, "--comm", arguments->executor.comm, repro_comm_words,
+             "What joins the ranks on a GPU: simulated, as virtual ranks of one (sim, the "
+             "default), or NCCL, a GPU and a process a rank");
+  app.add_flag("--in-child", arguments->in_child)->group("");
   add_choice(app, "--format", arguments->format, output_formats,
              "Lines for people (default) or JSON Lines");
   exclude_others(app, list);
@@ -190,11 +356,13 @@ std::function<Exit()> add_options(CLI::App& app) {
 }  // namespace
 
 constinit const Verb repro_verb = {
-    "repro", "Reproduce a named bug of a serving engine, without a GPU",
+    "repro", "Reproduce a named bug of a serving engine, without a GPU and on one",
     "tokenview repro vllm-48429 --tp 4 --tokens 10\n"
     "    which operation lost the tokens, what each rank held, which index will be out of range\n"
     "tokenview repro vllm-48429 --repaired\n"
     "    the same configuration with the repair: clean\n"
+    "tokenview repro vllm-48429 --tp 4 --tokens 10 --device cuda\n"
+    "    the real assert on a GPU, beside the predicted one\n"
     "tokenview repro --list\n"
     "    all scenarios",
     add_options};

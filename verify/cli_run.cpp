@@ -7,13 +7,15 @@
 #include "reference/program/seeded_weights.hpp"
 #include "verify/affected.hpp"
 #include "verify/cli.hpp"
-#include "verify/cli_options.hpp"
+#include "verify/cli_executor.hpp"
+#include "verify/device_repro.hpp"
 #include "verify/fault_text.hpp"
 #include "verify/loaded_golden.hpp"
 #include "verify/model_argument.hpp"
 #include "verify/record.hpp"
 #include "verify/requests.hpp"
 #include "verify/scenario.hpp"
+#include "verify/unsharded.hpp"
 #include "verify/view_report.hpp"
 
 namespace tokenview {
@@ -29,6 +31,7 @@ struct RunArguments {
   ParallelConfig parallel{.tp = 4};
   std::int64_t draft_steps = 0;
   bool correct_target = false;
+  ExecutorArguments executor;
   bool numeric = false, eager = false, unpadded = false;
   std::vector<std::int64_t> aux_layers, graph_sizes;
   std::optional<RunnerVersion> runner;
@@ -97,7 +100,13 @@ Exit run(const RunArguments& arguments) {
   if (!std::ranges::is_sorted(arguments.graph_sizes) ||
       std::ranges::find(arguments.graph_sizes, 0) != arguments.graph_sizes.end())
     throw UsageError("--graph-sizes: expected sizes of at least 1 in ascending order");
+  if (arguments.executor.any() && !arguments.numeric)
+    throw UsageError("--device and --comm say where numbers are computed: expected --numeric");
+  Executor executor;
   if (arguments.numeric) {
+    executor = executor_of(arguments.executor, true);
+    require_ranks(executor, arguments.parallel.world_size());
+    silence_other_ranks(executor);
     require_arithmetic(config);
     require_memory(config, 2 * sizeof(double));  // sharded, and whole beside it
   }
@@ -110,6 +119,7 @@ Exit run(const RunArguments& arguments) {
         text("--numeric: ", rows, " rows and context rows: expected at most ", most_numeric_rows));
   std::vector<InjectedFault> faults;
   for (const std::string& fault : arguments.faults) faults.push_back(parse_fault(fault));
+  if (executor.device == Device::cuda) require_faults_on_gpu("--fault", faults);
 
   Layout layout = layout_of(arguments, config);
   layout.plan.aux_layers = arguments.aux_layers;
@@ -138,8 +148,9 @@ Exit run(const RunArguments& arguments) {
   configuration.fault_hits = nullptr;
   std::optional<UnshardedComparison> numbers;
   if (arguments.numeric)
-    numbers = compare_with_unsharded(configuration, *weights_of(arguments.model, config));
+    numbers = compare_with_unsharded(executor, configuration, *weights_of(arguments.model, config));
   const bool matches = !numbers || (numbers->findings.empty() && numbers->error.empty());
+  const bool nothing_compared = result.clean() && matches && numbers && numbers->values == 0;
 
   if (arguments.format == OutputFormat::jsonl) {
     for (const NamedView& view : result.views) std::cout << json_line(view_record(view)) << '\n';
@@ -149,7 +160,10 @@ Exit run(const RunArguments& arguments) {
       for (const Finding& finding : numbers->findings)
         std::cout << json_line(finding_record(finding)) << '\n';
     ReportRecord summary{.kind = "summary"};
-    summary.verdict = !result.clean() ? "finding" : matches ? "match" : "difference";
+    summary.verdict = !result.clean()    ? "finding"
+                      : nothing_compared ? "nothing compared"
+                      : matches          ? "match"
+                                         : "difference";
     summary.more = {{"protocol", std::string(to_string(plan.protocol))},
                     {"findings", std::int64_t(result.findings.size())},
                     {"detail", result.error}};
@@ -157,6 +171,8 @@ Exit run(const RunArguments& arguments) {
       summary.more.emplace_back("taps", numbers->taps);
       summary.more.emplace_back("values", numbers->values);
       summary.more.emplace_back("worst", numbers->worst);
+      summary.observed = numbers->worst;
+      summary.allowed = unsharded_bound(executor).relative;
     }
     std::cout << json_line(summary) << '\n';
   } else {
@@ -175,9 +191,16 @@ Exit run(const RunArguments& arguments) {
       std::cout << "numbers: " << plural(numbers->taps, "tap") << " of "
                 << plural(numbers->values, "value") << " beside the unsharded model, "
                 << plural(std::int64_t(numbers->findings.size()), "tap") << " differ; worst "
-                << numbers->worst << " of the largest value"
+                << numbers->worst << " of "
+                << (executor.wide ? "the largest value" : "max(1, the largest value)")
+                << ", allowed " << unsharded_bound(executor).relative
                 << (numbers->worst_tap.empty() ? "" : " at " + numbers->worst_tap) << '\n';
     }
+  }
+  if (numbers && is_device_assert(numbers->error)) return Exit::device_assert;
+  if (nothing_compared) {
+    print_error("run: --numeric: nothing compared: no token row has a value");
+    return Exit::nothing_compared;
   }
   return result.collective_mismatch  ? Exit::collective_mismatch
          : result.clean() && matches ? Exit::match
@@ -222,7 +245,9 @@ std::function<Exit()> add_options(CLI::App& app) {
   app.add_flag("--correct-target", arguments->correct_target,
                "Feed the drafter the rows of a correct target instead of running it");
   app.add_flag("--numeric", arguments->numeric,
-               "Also with numbers on simulated ranks, in float64, beside the unsharded model");
+               "Also with numbers, beside the unsharded model: in float64 on the CPU, in float32 "
+               "on a GPU");
+  add_executor_options(app, arguments->executor);
   add_numbers(app, "--aux-layers", arguments->aux_layers,
               "Auxiliary hidden states, captured before these layers: 0,2,4");
   static constexpr Choice<RunnerVersion> runners[] = {{"V1", RunnerVersion::V1},

@@ -17,6 +17,7 @@
 #include "tokenview_version.hpp"
 #include "verify/cli.hpp"
 #include "verify/cli_options.hpp"
+#include "verify/cli_share.hpp"
 #include "verify/data_folder.hpp"
 #include "verify/interrupt.hpp"
 #include "verify/progress.hpp"
@@ -30,21 +31,13 @@ namespace {
 constexpr std::size_t chunk_size = 500;
 
 struct SweepArguments {
-  std::string shard = "1/1";
+  std::string shard;
+  std::vector<std::string> merge;
   std::string state;
   int threads = 0;
   bool mutants = false;
   OutputFormat format = OutputFormat::text;
 };
-
-/// `i/n`, from 1.
-std::pair<std::size_t, std::size_t> parse_shard(const std::string& words) {
-  unsigned long long i = 0, n = 0;
-  char end = 0;
-  if (std::sscanf(words.c_str(), "%llu/%llu%c", &i, &n, &end) != 2 || i < 1 || i > n || n > 100000)
-    throw UsageError(text("--shard \"", shortened(words), "\": expected i/n with 1 <= i <= n"));
-  return {std::size_t(i) - 1, std::size_t(n)};
-}
 
 /// What a part of the matrix came to.
 struct Counts {
@@ -137,17 +130,28 @@ class SweepState {
   Counts counts_;
 };
 
-Exit sweep(const SweepArguments& arguments) {
-  const auto [shard, shards] = parse_shard(arguments.shard);
-  const SweepMatrix matrix = sweep_matrix();
-  const std::size_t num_chunks = (matrix.distinct.size() + chunk_size - 1) / chunk_size;
-  SweepState state(arguments.state, matrix.distinct.size(), num_chunks, arguments.shard);
-  std::vector<std::size_t> chunks;
-  for (std::size_t chunk = shard; chunk < num_chunks; chunk += shards)
-    if (!state.is_done(chunk)) chunks.push_back(chunk);
+/// What one part of the sweep found.
+struct Swept {
+  Counts counts;
+  std::int64_t before = 0;  // of the counts, from an earlier run
+  std::vector<SweepResult> unexpected;
+  double seconds = 0;
+};
 
-  const bool records = arguments.format == OutputFormat::jsonl;
-  const int threads = arguments.threads > 0 ? arguments.threads : available_threads();
+Swept sweep_part(const SweepArguments& arguments, const Share& share, const SweepMatrix& matrix,
+                 int threads) {
+  const std::size_t num_chunks = (matrix.distinct.size() + chunk_size - 1) / chunk_size;
+  const std::string path = arguments.state.empty() || !share.is_mpirun
+                               ? arguments.state  // the processes of mpirun have one each
+                               : text(arguments.state, '.', share.index + 1, "-of-", share.count);
+  SweepState state(path, matrix.distinct.size(), num_chunks, share.str());
+  std::vector<std::size_t> chunks;
+  std::size_t items = 0;
+  for (std::size_t chunk = 0; chunk < num_chunks; ++chunk)
+    if (share.has(std::int64_t(chunk)) && !state.is_done(chunk)) {
+      chunks.push_back(chunk);
+      items += std::min(chunk_size, matrix.distinct.size() - chunk * chunk_size);
+    }
   const std::int64_t before = state.counts().runs;
   std::atomic<std::size_t> next{0};
   std::atomic<std::int64_t> runs{0};
@@ -184,7 +188,7 @@ Exit sweep(const SweepArguments& arguments) {
     std::vector<std::jthread> workers;
     for (int t = 0; t < threads; ++t) workers.emplace_back(work);
     Progress progress;
-    const auto all = std::int64_t(std::min(chunks.size() * chunk_size, matrix.distinct.size()));
+    const auto all = std::int64_t(items);
     while (runs < all && !stop && next < chunks.size() + std::size_t(threads)) {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
       try {
@@ -205,41 +209,117 @@ Exit sweep(const SweepArguments& arguments) {
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 
-  const Counts& counts = state.counts();
-  for (const SweepResult& result : unexpected) {
-    const std::string verdict =
-        text(result.has_finding ? result.first : "clean", ", expected ",
-             result.known_fault.empty() ? "no finding" : "a finding: " + result.known_fault);
-    if (records) {
-      ReportRecord record{.kind = "case", .case_name = in_words(result.key)};
-      record.verdict = "difference";
-      record.more = {{"detail", verdict}};
-      std::cout << json_line(record) << '\n';
-    } else {
-      std::cout << "unexpected  " << in_words(result.key) << ": " << verdict << '\n';
-    }
-  }
-  if (records) {
-    ReportRecord summary{.kind = "summary"};
-    summary.verdict = counts.unexpected == 0 ? "match" : "difference";
-    summary.more = {
-        {"covered", matrix.covered},       {"distinct", std::int64_t(matrix.distinct.size())},
-        {"refused", matrix.refused},       {"runs", counts.runs},
-        {"clean", counts.clean},           {"findings", counts.found},
-        {"unexpected", counts.unexpected}, {"seconds", seconds}};
-    std::cout << json_line(summary) << '\n';
-  } else {
-    std::cout << matrix.covered << " configurations covered by " << matrix.distinct.size()
-              << " distinct runs, " << matrix.refused << " refused\n"
-              << (counts.unexpected == 0 ? "match: " : "difference: ") << counts.runs << " run"
-              << (shards > 1 ? text(" (shard ", arguments.shard, ')') : "") << ", " << counts.clean
-              << " clean, " << counts.found << " with a known fault found, " << counts.unexpected
-              << " not as expected; " << text(std::int64_t(seconds * 10) / 10.0) << " s, "
-              << std::int64_t(double(counts.runs - before) / std::max(seconds, 1e-9) / threads)
-              << " a second and thread\n";
-  }
+  return {state.counts(), before, std::move(unexpected), seconds};
+}
+
+ReportRecord case_record(const SweepResult& result) {
+  ReportRecord record{.kind = "case", .case_name = in_words(result.key)};
+  record.verdict = "difference";
+  record.more = {{"detail", text(result.has_finding ? result.first : "clean", ", expected ",
+                                 result.known_fault.empty() ? "no finding"
+                                                            : "a finding: " + result.known_fault)}};
+  return record;
+}
+
+ReportRecord summary_record(const SweepMatrix& matrix, const Counts& counts, double seconds) {
+  ReportRecord summary{.kind = "summary"};
+  summary.verdict = counts.unexpected == 0 ? "match" : "difference";
+  summary.more = {
+      {"covered", matrix.covered},       {"distinct", std::int64_t(matrix.distinct.size())},
+      {"refused", matrix.refused},       {"runs", counts.runs},
+      {"clean", counts.clean},           {"findings", counts.found},
+      {"unexpected", counts.unexpected}, {"seconds", seconds}};
+  return summary;
+}
+
+void print_unexpected(const std::string& name, const std::string& detail) {
+  std::cout << "unexpected  " << name << ": " << detail << '\n';
+}
+
+/// `of`: which part, or how many were put together; `speed`: behind the seconds.
+void print_summary(const SweepMatrix& matrix, const Counts& counts, const std::string& of,
+                   double seconds, const std::string& speed) {
+  std::cout << matrix.covered << " configurations covered by " << matrix.distinct.size()
+            << " distinct runs, " << matrix.refused << " refused\n"
+            << (counts.unexpected == 0 ? "match: " : "difference: ") << counts.runs << " run" << of
+            << ", " << counts.clean << " clean, " << counts.found << " with a known fault found, "
+            << counts.unexpected << " not as expected; " << text(std::int64_t(seconds * 10) / 10.0)
+            << " s" << speed << '\n';
+}
+
+Exit exit_of(const Counts& counts) {
   if (counts.runs == 0) return Exit::nothing_compared;
   return counts.unexpected == 0 ? Exit::match : Exit::difference;
+}
+
+/// The verdict of all parts together.
+Exit report_parts(const std::vector<Part>& parts, OutputFormat format) {
+  const SweepMatrix matrix = sweep_matrix();
+  if (sum_of(parts, "all") != std::int64_t(matrix.distinct.size() * parts.size()))
+    throw FileError(text(parts.front().source, ": is of a sweep of another version"));
+  const Counts counts{sum_of(parts, "runs"), sum_of(parts, "clean"), sum_of(parts, "findings"),
+                      sum_of(parts, "unexpected")};
+  const double seconds = largest_of(parts, "seconds");
+  for (const Part& part : parts)
+    for (const nlohmann::json& record : part.cases)
+      if (format == OutputFormat::jsonl)
+        std::cout << record.dump() << '\n';
+      else
+        print_unexpected(word_in(record, "case"), word_in(record, "detail"));
+  if (format == OutputFormat::jsonl)
+    std::cout << json_line(summary_record(matrix, counts, seconds)) << '\n';
+  else
+    print_summary(matrix, counts, text(" (", plural(std::int64_t(parts.size()), "part"), ')'),
+                  seconds, "");
+  return exit_of(counts);
+}
+
+Exit sweep(const SweepArguments& arguments) {
+  if (!arguments.merge.empty())
+    return report_parts(read_parts("sweep", arguments.merge), arguments.format);
+  const Share share = share_of(arguments.shard);
+  const int threads = arguments.threads > 0 ? arguments.threads
+                      : share.is_mpirun     ? 1
+                                            : available_threads();
+  const SweepMatrix matrix = sweep_matrix();
+  const auto part_summary = [&](const Swept& swept) {
+    ReportRecord summary = summary_record(matrix, swept.counts, swept.seconds);
+    if (share.count > 1)
+      add_share(summary, share, "sweep", swept.counts.runs, std::int64_t(matrix.distinct.size()));
+    return json_line(summary);
+  };
+  if (share.is_mpirun && share.count > 1)
+    return report_parts(gathered_parts("sweep", share,
+                                       [&] {
+                                         const Swept swept =
+                                             sweep_part(arguments, share, matrix, threads);
+                                         std::vector<std::string> lines;
+                                         for (const SweepResult& result : swept.unexpected)
+                                           lines.push_back(json_line(case_record(result)));
+                                         lines.push_back(part_summary(swept));
+                                         return lines;
+                                       }),
+                        arguments.format);
+
+  const Swept swept = sweep_part(arguments, share, matrix, threads);
+  const bool records = arguments.format == OutputFormat::jsonl;
+  for (const SweepResult& result : swept.unexpected) {
+    const ReportRecord record = case_record(result);
+    if (records)
+      std::cout << json_line(record) << '\n';
+    else
+      print_unexpected(*record.case_name, std::get<std::string>(record.more.front().second));
+  }
+  if (records)
+    std::cout << part_summary(swept) << '\n';
+  else
+    print_summary(matrix, swept.counts, share.count > 1 ? text(" (shard ", share.str(), ')') : "",
+                  swept.seconds,
+                  text(", ",
+                       std::int64_t(double(swept.counts.runs - swept.before) /
+                                    std::max(swept.seconds, 1e-9) / threads),
+                       " a second and thread"));
+  return exit_of(swept.counts);
 }
 
 /// The score of the mutants: each is caught by the check that it names, its repaired variant is
@@ -292,8 +372,15 @@ Exit score_mutants(const SweepArguments& arguments) {
 
 std::function<Exit()> add_options(CLI::App& app) {
   const auto arguments = std::make_shared<SweepArguments>();
-  app.add_option("--shard", arguments->shard, "Part i of n of the distinct configurations: 2/8")
+  app.add_option(
+         "--shard", arguments->shard,
+         "Part i of n of the distinct configurations: 2/8; default: that of this process of "
+         "mpirun or task of a Slurm array, else all")
       ->type_name("I/N");
+  app.add_option("--merge", arguments->merge,
+                 "Instead: put together what the parts printed as JSON Lines, each in a file")
+      ->type_name("FILE ...")
+      ->expected(1, 100000);
   app.add_option("--state", arguments->state,
                  "Notes what is done in this file, and goes on from there")
       ->type_name("FILE");
@@ -301,8 +388,11 @@ std::function<Exit()> add_options(CLI::App& app) {
   CLI::Option* const mutants =
       app.add_flag("--mutants", arguments->mutants,
                    "Instead: which check catches each injected fault of the catalogue");
-  for (const char* other : {"--shard", "--state", "--threads"})
+  for (const char* other : {"--shard", "--state", "--threads"}) {
     mutants->excludes(app.get_option(other));
+    app.get_option("--merge")->excludes(app.get_option(other));
+  }
+  mutants->excludes(app.get_option("--merge"));
   add_choice(app, "--format", arguments->format, output_formats,
              "Lines for people (default) or JSON Lines");
   return [arguments] { return arguments->mutants ? score_mutants(*arguments) : sweep(*arguments); };
@@ -316,6 +406,11 @@ constinit const Verb sweep_verb = {
     "    over a million legal configurations, by what is distinct of them\n"
     "tokenview sweep --shard 2/8 --state sweep-2.jsonl\n"
     "    one part of eight; interrupted, it goes on where it was\n"
+    "tokenview sweep --shard 2/8 --format jsonl > part2.jsonl\n"
+    "tokenview sweep --merge part*.jsonl\n"
+    "    the parts, each of a run of its own, and then all of them\n"
+    "mpirun -n 8 tokenview sweep\n"
+    "    a part a process, one verdict\n"
     "tokenview sweep --mutants\n"
     "    the score of the injected faults",
     add_options};

@@ -12,8 +12,10 @@ double Comparison::relative_l2() const {
   return golden_l2 == 0 ? std::numeric_limits<double>::infinity() : error_l2 / golden_l2;
 }
 
-template <class S>
-Comparison compare(std::span<const S> values, std::span<const float> golden) {
+namespace {
+
+template <class S, class G>
+Comparison compared(std::span<const S> values, std::span<const G> golden) {
   Comparison c;
   c.count = std::int64_t(values.size());
   double error_squares = 0, golden_squares = 0;
@@ -39,6 +41,16 @@ Comparison compare(std::span<const S> values, std::span<const float> golden) {
   c.error_l2 = std::sqrt(error_squares);
   c.golden_l2 = std::sqrt(golden_squares);
   return c;
+}
+
+}  // namespace
+
+template <class S>
+Comparison compare(std::span<const S> values, std::span<const float> golden) {
+  return compared(values, golden);
+}
+Comparison compare(std::span<const double> values, std::span<const double> trusted) {
+  return compared(values, trusted);
 }
 
 template Comparison compare(std::span<const float>, std::span<const float>);

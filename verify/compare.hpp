@@ -21,8 +21,9 @@ struct Comparison {
   double relative_l2() const;
 };
 
-/// The spans have the same length.
+/// The spans have the same length. S is float or double.
 template <class S>
 Comparison compare(std::span<const S> values, std::span<const float> golden);
+Comparison compare(std::span<const double> values, std::span<const double> trusted);
 
 }  // namespace tokenview

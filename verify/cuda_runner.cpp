@@ -10,15 +10,18 @@
 namespace tokenview {
 namespace {
 
-using CudaRank = Rank<CudaOps, SoloComm>;
+template <class T>
+using CudaRank = Rank<CudaOps<T>, SoloComm>;
 using HostTaps = TapSink<EigenOps<float>>;
 using HostRouting = EigenOps<float>::Routing;
 
-CudaOps::Tensor to_device(const CudaOps& ops, const Matrix<float>& x) {
+template <class T>
+DeviceMatrix<T> to_device(const CudaOps<T>& ops, const Matrix<float>& x) {
   return ops.upload({x.data(), std::size_t(x.size())}, x.rows(), x.cols());
 }
 
-Matrix<float> to_host(const CudaOps& ops, const CudaOps::Tensor& x) {
+template <class T, class X>
+Matrix<float> to_host(const CudaOps<T>& ops, const DeviceMatrix<X>& x) {
   return Eigen::Map<const Matrix<float>>(ops.download(x).data(), x.rows(), x.cols());
 }
 
@@ -29,18 +32,19 @@ bool same_bits(const Matrix<T>& x, const Matrix<T>& y) {
 }
 
 /// Shows the taps of the GPU to a sink on the host, which may change them.
-class TapsToHost final : public TapSink<CudaOps> {
+template <class T>
+class TapsToHost final : public TapSink<CudaOps<T>> {
  public:
-  TapsToHost(const CudaOps& ops, HostTaps& to) : ops_(ops), to_(to) {}
+  TapsToHost(const CudaOps<T>& ops, HostTaps& to) : ops_(ops), to_(to) {}
 
-  void tensor(const ModulePath& module, const char* leaf, CudaOps::Tensor& value) override {
+  void tensor(const ModulePath& module, const char* leaf, DeviceMatrix<T>& value) override {
     const Matrix<float> before = to_host(ops_, value);
     Matrix<float> seen = before;
     to_.tensor(module, leaf, seen);
     if (!same_bits(seen, before)) value = to_device(ops_, seen);
   }
 
-  void routing(const ModulePath& module, CudaOps::Routing& value) override {
+  void routing(const ModulePath& module, typename CudaOps<T>::Routing& value) override {
     using Ids = HostRouting::Ids;
     const std::vector<std::int64_t> ids = ops_.download(value.ids);
     const HostRouting before{to_host(ops_, value.weights),
@@ -54,58 +58,61 @@ class TapsToHost final : public TapSink<CudaOps> {
   }
 
  private:
-  const CudaOps& ops_;
+  const CudaOps<T>& ops_;
   HostTaps& to_;
 };
 
 /// Shows the draft passes of the GPU to an observer on the host.
-class DraftsToHost final : public DraftObserver<CudaRank> {
+template <class T>
+class DraftsToHost final : public DraftObserver<CudaRank<T>> {
  public:
-  DraftsToHost(const CudaOps& ops, DraftObserver<SerialRank<float>>& to) : ops_(ops), to_(to) {}
+  DraftsToHost(const CudaOps<T>& ops, DraftObserver<SerialRank<float>>& to) : ops_(ops), to_(to) {}
 
   void before_step(std::size_t step, std::vector<std::int64_t>& ids, const Batch& batch) override {
     to_.before_step(step, ids, batch);
   }
-  void after_step(std::size_t step, const CudaOps::Tensor& logits) override {
+  void after_step(std::size_t step, const DeviceMatrix<T>& logits) override {
     to_.after_step(step, to_host(ops_, logits));
   }
 
  private:
-  const CudaOps& ops_;
+  const CudaOps<T>& ops_;
   DraftObserver<SerialRank<float>>& to_;
 };
 
 /// SerialModel's interface over the program on the GPU.
+template <class T>
 class CudaModel {
  public:
-  using State = ModelState<CudaOps>;
+  using State = ModelState<CudaOps<T>>;
 
-  CudaModel(const ModelConfig& config, const WeightSource& source, Rounding rounding)
+  CudaModel(const ModelConfig& config, const WeightSource& source, Rounding rounding,
+            GdnForm gdn_form)
       : config_(config),
-        ops_(0, rounding),
+        ops_(0, rounding, gdn_form),
         shapes_(rank_shapes(config, 0, 1)),
-        weights_(WeightLoader<CudaOps>(ops_, source, config_, {}).model()),
+        weights_(WeightLoader<CudaOps<T>>(ops_, source, config_, {}).model()),
         protocol_(plan_for(config_, {}, ProtocolId::S)) {}
 
   bool has_mtp() const { return weights_.mtp.has_value(); }
   State empty_state() const { return tokenview::empty_state(ops_, config_, shapes_); }
 
   Matrix<float> forward(State& state, const Batch& batch, HostTaps* taps) const {
-    return on_a_rank(taps, [&](CudaRank& rank) {
+    return on_a_rank(taps, [&](CudaRank<T>& rank) {
       return to_host(ops_,
                      tokenview::forward(rank, protocol_, weights_, config_, shapes_, state, batch));
     });
   }
 
   Matrix<float> logits(const Matrix<float>& hidden) const {
-    return on_a_rank(nullptr, [&](CudaRank& rank) {
+    return on_a_rank(nullptr, [&](CudaRank<T>& rank) {
       return to_host(ops_, compute_logits(rank, weights_, config_, to_device(ops_, hidden)));
     });
   }
 
   Matrix<float> mtp_forward(State& state, const Batch& batch, const std::vector<std::int64_t>& ids,
                             const Matrix<float>& hidden, HostTaps* taps) const {
-    return on_a_rank(taps, [&](CudaRank& rank) {
+    return on_a_rank(taps, [&](CudaRank<T>& rank) {
       return to_host(ops_, tokenview::mtp_forward(rank, protocol_, weights_, config_, shapes_,
                                                   state, batch, ids, to_device(ops_, hidden)));
     });
@@ -116,8 +123,8 @@ class CudaModel {
       const std::vector<std::int64_t>& next, std::size_t num_steps,
       const std::vector<std::int32_t>& rejected, HostTaps* taps,
       DraftObserver<SerialRank<float>>* observer) const {
-    return on_a_rank(taps, [&](CudaRank& rank) {
-      DraftsToHost drafts(ops_, *observer);
+    return on_a_rank(taps, [&](CudaRank<T>& rank) {
+      DraftsToHost<T> drafts(ops_, *observer);
       return tokenview::draft(rank, protocol_, weights_, config_, shapes_, state, batch,
                               to_device(ops_, hidden), sampled, next,
                               {.num_steps = num_steps, .all_logits = true}, rejected, &drafts);
@@ -126,19 +133,19 @@ class CudaModel {
 
  private:
   template <class Body>
-  std::invoke_result_t<Body&, CudaRank&> on_a_rank(HostTaps* taps, Body body) const {
+  std::invoke_result_t<Body&, CudaRank<T>&> on_a_rank(HostTaps* taps, Body body) const {
     SoloComm solo;
-    CudaRank rank(ops_, solo);
-    std::optional<TapsToHost> to_host_taps;
+    CudaRank<T> rank(ops_, solo);
+    std::optional<TapsToHost<T>> to_host_taps;
     if (taps != nullptr) rank.taps = &to_host_taps.emplace(ops_, *taps);
     return body(rank);
   }
 
   ModelConfig config_;
-  CudaOps ops_;
+  CudaOps<T> ops_;
   RankShapes shapes_;
-  ModelWeights<CudaOps::Weight> weights_;
-  Protocol<CudaRank> protocol_;
+  ModelWeights<typename CudaOps<T>::Weight> weights_;
+  Protocol<CudaRank<T>> protocol_;
 };
 
 }  // namespace
@@ -152,8 +159,13 @@ Device usable(Device device) {
 }
 
 std::unique_ptr<CaseRunner<float>> cuda_runner(const ModelConfig& config,
-                                               const WeightSource& weights, Rounding rounding) {
-  return std::make_unique<ModelRunner<CudaModel, float>>(config, weights, rounding);
+                                               const WeightSource& weights, Rounding rounding,
+                                               GdnForm gdn_form) {
+  if (rounding == Rounding::none)
+    return std::make_unique<ModelRunner<CudaModel<float>, float>>(config, weights, rounding,
+                                                                  gdn_form);
+  return std::make_unique<ModelRunner<CudaModel<__nv_bfloat16>, float>>(config, weights, rounding,
+                                                                        gdn_form);
 }
 
 }  // namespace tokenview

@@ -8,15 +8,17 @@
 #include <exception>
 #include <limits>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <thread>
 
 #include "reference/program/error.hpp"
+#include "verify/device_repro.hpp"
 #include "verify/expected_verdict.hpp"
 #include "verify/golden_case.hpp"
-#include "verify/number_run.hpp"
+#include "verify/gpu_numbers.hpp"
+#include "verify/placed_compare.hpp"
 
 namespace tokenview {
 namespace {
@@ -43,11 +45,10 @@ class Comparer {
  private:
   void compare_tap(const NamedView& view, const std::vector<RankTaps>& taps, std::int64_t dp) {
     const std::size_t slash = view.name.find('/');
-    const std::string pass = view.name.substr(0, slash), tap = view.name.substr(slash + 1);
+    const std::string pass = view.name.substr(0, slash);
     const std::int64_t step = pass == "target" ? -1 : std::stoll(pass.substr(4));
     const LoadedGolden::Case& golden_case = *cases_[std::size_t(dp)];
-    const GoldenInputs& inputs = golden_case.inputs;
-    if (tap.ends_with(".ids")) {
+    if (view.name.ends_with(".ids")) {
       compare_ids(view, taps, dp, step);
       return;
     }
@@ -56,50 +57,23 @@ class Comparer {
       fail(view.name, "the golden has no such tap");
       return;
     }
-    const HostTensor& trusted = in_golden->second;
-    const std::int64_t rows = trusted.rows(), cols = trusted.cols();
-
-    // Every rank of this dp rank alone where its value is complete; together where it is a summand.
-    std::set<std::int64_t> partial_ranks;
-    Matrix<double> sum = Matrix<double>::Zero(rows, cols);
-    for (std::size_t rank = 0; rank < view.by_rank.size(); ++rank) {
-      const RankCoordinates at = coordinates_of(std::int64_t(rank), entry_.parallel);
-      if (at.dp != dp) continue;
-      const ViewOps::Tensor& held = view.by_rank[rank];
-      const auto found = taps[rank].values.find(view.name);
-      if (found == taps[rank].values.end()) continue;
-      const Matrix<double>& values = found->second;
-      const auto columns = columns_of(tap, held.columns, cols, config_);
-      if (values.rows() != held.rows.size() || values.cols() != std::int64_t(columns.size())) {
-        fail(view.name, text("rank ", rank, " has [", values.rows(), ", ", values.cols(),
-                             "], its view says [", held.rows.size(), ", ", columns.size(), "]"));
-        continue;
-      }
-      std::vector<double> mine;
-      std::vector<float> golden;
-      for (std::int64_t r = 0; r < held.rows.size(); ++r) {
-        const RowRun row = held.rows.at(r);
-        if (row.kind != RowKind::token || row.dp != dp) continue;
-        const std::int64_t at_row = golden_row(row, inputs, step);
-        if (at_row < 0 || at_row >= rows) {
-          fail(view.name, text("rank ", rank, " row ", r, " has no row in the golden"));
-          continue;
-        }
-        for (std::size_t c = 0; c < columns.size(); ++c) {
-          mine.push_back(values(r, std::int64_t(c)));
-          golden.push_back(trusted.values[std::size_t(at_row * cols + columns[c])]);
-          if (held.sum.is_partial()) sum(at_row, columns[c]) += values(r, std::int64_t(c));
-        }
-      }
-      if (held.sum.is_partial())
-        partial_ranks.insert(std::int64_t(rank));
-      else
-        judge(view.name, mine, golden, std::int64_t(columns.size()));
+    const HostTensor& golden = in_golden->second;
+    const Matrix<double> trusted =
+        Eigen::Map<const Matrix<float>>(golden.values.data(), golden.rows(), golden.cols())
+            .cast<double>();
+    const PlacedTap tap =
+        placed(view, taps, dp, entry_.parallel, config_, trusted,
+               [&](const RowRun& row) { return golden_row(row, golden_case.inputs, step); });
+    for (const auto& [at, expected, actual] : tap.other_shapes)
+      fail(view.name, text("rank ", at.world, " has ", actual, ", its view says ", expected));
+    for (const auto& [at, row] : tap.strangers)
+      fail(view.name, text("rank ", at.world, " row ", row, " has no row in the golden"));
+    for (const PlacedValues& values : tap.values) {
+      if (values.is_sum && std::int64_t(values.rows.size()) != trusted.rows())
+        fail(view.name, text("the ranks have summands of ", values.rows.size(),
+                             " rows, the golden ", trusted.rows()));
+      judge(view.name, values);
     }
-    if (partial_ranks.empty()) return;
-    if (std::int64_t(partial_ranks.size()) != entry_.parallel.tp) return;  // seen as a finding
-    const std::vector<double> mine(sum.data(), sum.data() + sum.size());
-    judge(view.name, mine, trusted.values, cols);
   }
 
   void compare_ids(const NamedView& view, const std::vector<RankTaps>& taps, std::int64_t dp,
@@ -133,11 +107,9 @@ class Comparer {
     result_.taps += 1;
   }
 
-  void judge(const std::string& name, const std::vector<double>& mine,
-             const std::vector<float>& golden, std::int64_t columns) {
-    if (mine.empty()) return;
-    const Comparison comparison = tokenview::compare(std::span<const double>(mine), golden);
-    const Bound bound = float32_bound(comparison, columns);
+  void judge(const std::string& name, const PlacedValues& values) {
+    const Comparison comparison = tokenview::compare(values.found, values.trusted);
+    const Bound bound = float32_bound(comparison, values.columns);
     result_.taps += 1;
     result_.values += comparison.count;
     if (!bound.holds()) ++result_.failed;
@@ -227,12 +199,14 @@ MatrixEntries matrix_of(const LoadedGolden& golden, bool quick,
   return matrix;
 }
 
-MatrixResult run_entry(const LoadedGolden& golden, const MatrixEntry& entry) {
-  return run_entry(golden, entry, golden);
-}
+namespace {
 
-MatrixResult run_entry(const LoadedGolden& golden, const MatrixEntry& entry,
-                       const WeightSource& weights, const OwnProtocol* own) {
+using RunNumbers = std::function<NumberRunResult(const ParallelRun&)>;
+
+/// `numbers` are judged, and where they fail and the views are clean those of `second` instead.
+MatrixResult judge_entry(const LoadedGolden& golden, const MatrixEntry& entry,
+                         const OwnProtocol* own, const RunNumbers& numbers,
+                         const RunNumbers& second, bool is_on_gpu) {
   const ModelConfig& config = golden.config();
   MatrixResult result;
   result.entry = entry;
@@ -256,16 +230,51 @@ MatrixResult run_entry(const LoadedGolden& golden, const MatrixEntry& entry,
 
   const ViewRunResult views = run_views(run, true);
   result.findings = views.findings;
+  const auto asserts = predicted_asserts(views.findings);
+  if (is_on_gpu && !asserts.empty()) {
+    result.error = text("not run: index ", asserts.front().index, " of ", asserts.front().bound,
+                        " rows on rank ", asserts.front().at.world,
+                        " is a device-side assert, which would end the GPU for the others");
+    return result;
+  }
   const MatrixResult blank = result;
-  const auto judge = [&](const NumberRunResult& numbers) {
+  const auto judge = [&](const NumberRunResult& found) {
     result = blank;
-    result.error = numbers.error.empty() ? views.error : numbers.error;
-    Comparer(config, entry, cases, result).compare(views, numbers.taps);
+    result.error = found.error.empty() ? views.error : found.error;
+    Comparer(config, entry, cases, result).compare(views, found.taps);
   };
-  judge(run_numbers<float>(run, weights));
+  judge(numbers(run));
   // A tap that cancels loses in float32 what the recording kept by chance; see check_golden().
-  if (result.failed > 0 && views.clean()) judge(run_numbers<double>(run, weights));
+  if (second && result.failed > 0 && views.clean()) judge(second(run));
   return result;
+}
+
+}  // namespace
+
+MatrixResult run_entry(const LoadedGolden& golden, const MatrixEntry& entry) {
+  return run_entry(golden, entry, golden);
+}
+
+MatrixResult run_entry(const LoadedGolden& golden, const MatrixEntry& entry,
+                       const WeightSource& weights, const OwnProtocol* own) {
+  return judge_entry(
+      golden, entry, own, [&](const ParallelRun& run) { return run_numbers<float>(run, weights); },
+      [&](const ParallelRun& run) { return run_numbers<double>(run, weights); }, false);
+}
+
+std::int64_t run_matrix_on(const Executor& executor, const LoadedGolden& golden,
+                           const std::vector<MatrixEntry>& entries,
+                           const std::function<void(const MatrixResult&)>& done) {
+  const bool is_on_gpu = executor.device == Device::cuda;
+  std::unique_ptr<GpuNumbers> virtual_ranks;
+  if (is_on_gpu && executor.comm == CommKind::sim)
+    virtual_ranks = gpu_numbers(golden.config(), golden);
+  const RunNumbers numbers = [&](const ParallelRun& run) {
+    return virtual_ranks ? virtual_ranks->run(run) : run_numbers_on(executor, run, golden);
+  };
+  for (const MatrixEntry& entry : entries)
+    done(judge_entry(golden, entry, nullptr, numbers, {}, is_on_gpu));
+  return virtual_ranks ? virtual_ranks->uploads() : 0;
 }
 
 void run_matrix(const LoadedGolden& golden, const std::vector<MatrixEntry>& entries,

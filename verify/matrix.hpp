@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "reference/program/parallel_plan.hpp"
+#include "verify/executor.hpp"
 #include "verify/loaded_golden.hpp"
 #include "verify/tolerance.hpp"
 #include "verify/view_run.hpp"
@@ -71,5 +72,13 @@ MatrixResult run_entry(const LoadedGolden& golden, const MatrixEntry& entry,
 /// entries, on the calling thread.
 void run_matrix(const LoadedGolden& golden, const std::vector<MatrixEntry>& entries,
                 int num_threads, const std::function<void(const MatrixResult&)>& done);
+
+/// The same as `executor` says, one entry after the other, in float32 and without the second
+/// opinion of float64: the CPU's says nothing of a GPU. An entry of which the views predict a
+/// device-side assert is not run on a GPU, for it would end the others; its error says so. Returns
+/// how often weights of a rank were uploaded to a GPU with virtual ranks.
+std::int64_t run_matrix_on(const Executor& executor, const LoadedGolden& golden,
+                           const std::vector<MatrixEntry>& entries,
+                           const std::function<void(const MatrixResult&)>& done);
 
 }  // namespace tokenview

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reference/program/error.hpp"
 #include "verify/case_runner.hpp"
+#include "verify/executor.hpp"
+#include "verify/gpu_numbers.hpp"
 
 namespace tokenview {
 
@@ -9,7 +11,17 @@ Device usable(Device device) {
   return Device::cpu;
 }
 
-std::unique_ptr<CaseRunner<float>> cuda_runner(const ModelConfig&, const WeightSource&, Rounding) {
+std::unique_ptr<CaseRunner<float>> cuda_runner(const ModelConfig&, const WeightSource&, Rounding,
+                                               GdnForm) {
+  throw DeviceError("no GPU: built without CUDA");
+}
+
+std::unique_ptr<GpuNumbers> gpu_numbers(const ModelConfig&, const WeightSource&, Rounding,
+                                        ReductionOrder) {
+  throw DeviceError("no GPU: built without CUDA");
+}
+
+NumberRunResult run_numbers_on_gpus(const Executor&, const ParallelRun&, const WeightSource&) {
   throw DeviceError("no GPU: built without CUDA");
 }
 

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "device/assert_record.hpp"
 #include "reference/eigen_ops.hpp"
+#include "reference/program/error.hpp"
 #include "verify/parallel_run.hpp"
 #include "verify/view_run.hpp"
 
@@ -14,18 +17,26 @@ namespace tokenview {
 struct RankTaps {
   std::map<std::string, Matrix<double>> values;
   std::map<std::string, Matrix<std::int64_t>> ids;
+  std::string last_name =
+      {};  // of the one that the rank named last; also where its values are lost
 };
 
 /// The sharded program with numbers.
 struct NumberRunResult {
   std::vector<RankTaps> taps;  // of each rank of the world
   std::string error;           // what stopped the run; empty: nothing
+  Fault fault = Fault::usage;  // of the error
+
+  // Of a run that an error ended on a GPU of this process:
+  std::string cuda_error = {};                     // "cudaErrorAssert": what has ended CUDA
+  std::optional<AssertRecord> assert_record = {};  // of the first device-side assert
 };
 
 /// Runs `run` in arithmetic S on simulated ranks.
 template <class S>
 NumberRunResult run_numbers(const ParallelRun& run, const WeightSource& weights,
-                            ReductionOrder order = ReductionOrder::rank);
+                            ReductionOrder order = ReductionOrder::rank,
+                            Rounding rounding = Rounding::none);
 
 /// Where the numbers of a run leave those of the right one, in program order: for each named tensor
 /// the first rank with a token row that differs, or is not finite, or is not there. Rows are judged
@@ -34,26 +45,5 @@ NumberRunResult run_numbers(const ParallelRun& run, const WeightSource& weights,
 std::vector<Finding> number_findings(const ViewRunResult& views, const ParallelConfig& parallel,
                                      const NumberRunResult& right, const NumberRunResult& wrong,
                                      double tolerance);
-
-/// The golden's, or the unsharded model's, columns that a rank's block of the tap `tap` holds; q, k
-/// and v of a Gated DeltaNet are cut each by itself.
-std::vector<std::int64_t> columns_of(const std::string& tap, const ColumnBlock& block,
-                                     std::int64_t width, const ModelConfig& config);
-
-/// A run's numbers beside those of the unsharded model.
-struct UnshardedComparison {
-  std::vector<Finding> findings;  // kind numeric: in program order
-  std::int64_t taps = 0, values = 0;
-  double worst = 0;  // of |difference| / max|value of the tap|
-  std::string worst_tap;
-  std::string error;  // what stopped the run; empty: nothing
-};
-
-/// Runs `run` with numbers in float64, and the unsharded model on each data-parallel rank's
-/// requests, and compares every named value: by its view, each rank's token rows where they are
-/// complete, the sum over tp where they are partial. `tolerance` is relative to the largest value
-/// of a tap; row counts that differ from the unsharded model's pads do not matter.
-UnshardedComparison compare_with_unsharded(const ParallelRun& run, const WeightSource& weights,
-                                           double tolerance = 1e-9);
 
 }  // namespace tokenview

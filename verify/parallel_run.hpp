@@ -4,8 +4,10 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <typeindex>
 #include <utility>
 #include <vector>
@@ -70,22 +72,22 @@ struct ParallelRun {
 };
 
 /// Sees what one rank makes: taps of the last step, logits of all rows, and the draft passes.
-template <class Ops>
-class RankObserver : public TapSink<Ops>, public DraftObserver<SimRank<Ops>> {
+template <class Ops, class Comm = SimComm<Ops>>
+class RankObserver : public TapSink<Ops>, public DraftObserver<Rank<Ops, Comm>> {
  public:
   virtual void lm_head(const typename Ops::Tensor& logits) = 0;
 };
 
 /// The program of one rank: weights and caches, and the steps one after the other.
-template <class Ops>
+template <class Ops, class Comm>
 class RankProgram {
  public:
-  using R = SimRank<Ops>;
+  using R = Rank<Ops, Comm>;
   using T = typename Ops::Tensor;
   using Ids = typename Ops::Ids;
 
   RankProgram(const ParallelRun& run, const Protocol<R>& protocol,
-              const ModelWeights<typename Ops::Weight>& weights, SimComms<Ops>& comms,
+              const ModelWeights<typename Ops::Weight>& weights, const Comms<Comm>& comms,
               const Ops& ops)
       : run_(run),
         protocol_(protocol),
@@ -98,7 +100,7 @@ class RankProgram {
     if (run.faults == nullptr) return;
     injector_.emplace(
         ops, *run.faults, at_, rank_.module,
-        typename Injector<Ops, SimComm<Ops>>::Groups{&comms.tp, &comms.dp, &comms.ep, &comms.pp},
+        typename Injector<Ops, Comm>::Groups{&comms.tp, &comms.dp, &comms.ep, &comms.pp},
         run.fault_hits);
     rank_.faults = &*injector_;
   }
@@ -119,7 +121,7 @@ class RankProgram {
   }
 
   /// One engine step: target, sampler, drafter, and the states of the accepted rows.
-  void step(std::int64_t index, const StepInputs& inputs, RankObserver<Ops>* observer) {
+  void step(std::int64_t index, const StepInputs& inputs, RankObserver<Ops, Comm>* observer) {
     const Batch& batch = inputs.step;
     if (injector_) injector_->enter_step(index, batch.num_tokens());
     if constexpr (requires { ops_.enter_step(0); }) ops_.enter_step(std::int32_t(index));
@@ -197,7 +199,7 @@ class RankProgram {
   R rank_;
   RankShapes shapes_;
   ModelState<Ops> state_;
-  std::optional<Injector<Ops, SimComm<Ops>>> injector_;
+  std::optional<Injector<Ops, Comm>> injector_;
 };
 
 /// Every step's inputs of each dp rank, padded and with what the ranks exchange.
@@ -208,56 +210,77 @@ struct PreparedSteps {
 };
 PreparedSteps prepare_steps(const ParallelRun& run);
 
-/// Runs the program on every rank of the world with `ops_of(coordinates)` and
+/// The protocol of a run. Throws ConfigError for one's own over other than simulated ranks.
+template <class Ops, class Comm>
+std::unique_ptr<Protocol<Rank<Ops, Comm>>> protocol_of(const ParallelRun& run) {
+  if (run.own_protocol == nullptr) return make_protocol<Rank<Ops, Comm>>(run.plan);
+  if constexpr (std::is_same_v<Comm, SimComm<Ops>>)
+    return run.own_protocol->make<Ops>(run.plan);
+  else
+    throw ConfigError("own protocol: it runs on simulated ranks only");
+}
+
+/// Runs the program on every rank of `mesh` that is in this process, with `ops_of(coordinates)` and
 /// `weights_of(coordinates)`; `observer_of(coordinates)` may be null. The target's logits are
 /// computed for all rows, as golden files have them. Throws the first error of a rank.
+///
+/// A mesh has Mesh::CommOf<Ops>, and run(ops_of, body) calls body(comms) for each of its ranks,
+/// with Comms<CommOf<Ops>>; on other threads, it may be.
+template <class Ops, class Mesh, class WeightsOf, class OpsOf, class ObserverOf>
+void run_on_mesh(const ParallelRun& run, Mesh& mesh, WeightsOf weights_of, OpsOf ops_of,
+                 ObserverOf observer_of) {
+  using Comm = typename Mesh::template CommOf<Ops>;
+  const auto protocol = protocol_of<Ops, Comm>(run);
+  const PreparedSteps steps = prepare_steps(run);
+  mesh.run(ops_of, [&](Comms<Comm>& comms) {
+    const Ops& ops = ops_of(comms.at);
+    const ModelWeights<typename Ops::Weight>& weights = weights_of(comms.at);
+    RankProgram<Ops, Comm> program(run, *protocol, weights, comms, ops);
+    const auto dp = std::size_t(comms.at.dp);
+    try {
+      if (steps.any_context) program.context(steps.first[dp].context, steps.first[dp].step);
+      const auto last = std::int64_t(steps.later.size());
+      program.step(0, steps.first[dp], last == 0 ? observer_of(comms.at) : nullptr);
+      for (std::int64_t i = 1; i <= last; ++i)
+        program.step(i, steps.later[std::size_t(i) - 1][dp],
+                     i == last ? observer_of(comms.at) : nullptr);
+    } catch (const RankLeaves&) {  // an injected fault: the others will say that it has ended
+    }
+    return 0;
+  });
+}
+
+/// The same on simulated ranks.
 template <class Ops, class WeightsOf, class OpsOf, class ObserverOf>
 void run_with_weights(const ParallelRun& run, WeightsOf weights_of, OpsOf ops_of,
                       ObserverOf observer_of, ReductionOrder order = ReductionOrder::rank) {
-  const auto protocol = run.own_protocol == nullptr ? make_protocol<SimRank<Ops>>(run.plan)
-                                                    : run.own_protocol->make<Ops>(run.plan);
-  const PreparedSteps steps = prepare_steps(run);
-  SimMesh mesh(run.plan.parallel);
+  SimMesh mesh(run.plan.parallel, order);
   mesh.record(run.collectives);
-  mesh.run(
-      ops_of,
-      [&](SimComms<Ops>& comms) {
-        const Ops& ops = ops_of(comms.at);
-        const ModelWeights<typename Ops::Weight>& weights = weights_of(comms.at);
-        RankProgram<Ops> program(run, *protocol, weights, comms, ops);
-        const auto dp = std::size_t(comms.at.dp);
-        try {
-          if (steps.any_context) program.context(steps.first[dp].context, steps.first[dp].step);
-          const auto last = std::int64_t(steps.later.size());
-          program.step(0, steps.first[dp], last == 0 ? observer_of(comms.at) : nullptr);
-          for (std::int64_t i = 1; i <= last; ++i)
-            program.step(i, steps.later[std::size_t(i) - 1][dp],
-                         i == last ? observer_of(comms.at) : nullptr);
-        } catch (const RankLeaves&) {  // an injected fault: the others will say that it has ended
-        }
-        return 0;
-      },
-      order);
+  run_on_mesh<Ops>(run, mesh, weights_of, ops_of, observer_of);
   if (run.finished) run.finished(mesh);
 }
 
-/// The same with weights from `source`, loaded by each rank.
-template <class Ops, class OpsOf, class ObserverOf>
-void run_parallel(const ParallelRun& run, const WeightSource& source, OpsOf ops_of,
-                  ObserverOf observer_of, ReductionOrder order = ReductionOrder::rank) {
-  std::vector<std::optional<ModelWeights<typename Ops::Weight>>> loaded(
-      std::size_t(run.plan.parallel.world_size()));
-  run_with_weights<Ops>(
-      run,
-      [&](const RankCoordinates& at) -> const ModelWeights<typename Ops::Weight>& {
-        auto& weights = loaded[std::size_t(at.world)];
-        if (!weights)
-          weights = WeightLoader<Ops>(ops_of(at), source, run.config,
-                                      placement_of(run.plan, at.tp, at.ep))
-                        .model();
-        return *weights;
-      },
-      ops_of, observer_of, order);
-}
+/// The weights of each rank of a run from `source`, loaded when the rank first asks for its own.
+template <class Ops>
+class LoadedWeights {
+ public:
+  LoadedWeights(const ParallelRun& run, const WeightSource& source)
+      : run_(run), source_(source), loaded_(std::size_t(run.plan.parallel.world_size())) {}
+
+  const ModelWeights<typename Ops::Weight>& of(const RankCoordinates& at, const Ops& ops) {
+    const std::lock_guard lock(mutex_);  // a source serves one rank at a time
+    auto& weights = loaded_[std::size_t(at.world)];
+    if (!weights)
+      weights = WeightLoader<Ops>(ops, source_, run_.config, placement_of(run_.plan, at.tp, at.ep))
+                    .model();
+    return *weights;
+  }
+
+ private:
+  const ParallelRun& run_;
+  const WeightSource& source_;
+  std::mutex mutex_;
+  std::vector<std::optional<ModelWeights<typename Ops::Weight>>> loaded_;
+};
 
 }  // namespace tokenview

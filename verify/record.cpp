@@ -10,7 +10,7 @@
 #include "reference/program/error.hpp"
 #include "reference/program/nearest.hpp"
 #include "reference/program/seeded_weights.hpp"
-#include "verify/golden_case.hpp"
+#include "verify/case_runner.hpp"
 #include "verify/golden_writer.hpp"
 #include "verify/hdf5_text.hpp"
 
@@ -280,14 +280,14 @@ void record_golden(const Recording& recording, const std::string& path) {
   const EigenOps<float> ops(recording.num_threads, recording.dtype == DType::bfloat16
                                                        ? recording.rounding
                                                        : Rounding::none);
-  const SerialModel<float> model(recording.config, weights, ops);
+  const auto model = runner_on(recording.device, recording.config, weights, ops);
   for (const RecordedCase& recorded : recording.cases) {
-    if (recorded.draft_steps > 0 && !model.has_mtp())
+    if (recorded.draft_steps > 0 && !model->has_mtp())
       throw ConfigError(text("case '", printable(recorded.name), "' has ", recorded.draft_steps,
                              " draft steps, and the model has no weights mtp.*"));
     writer.write_inputs(recorded.name, recorded.inputs);
     TapWriter taps(writer, recording, recorded);
-    taps.drafts(run_case(model, recorded.inputs, recorded.draft_steps, taps));
+    taps.drafts(model->run(recorded.inputs, recorded.draft_steps, taps));
   }
   writer.commit();
 }

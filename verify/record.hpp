@@ -10,6 +10,7 @@
 #include "reference/program/config.hpp"
 #include "reference/program/host_tensor.hpp"
 #include "reference/program/rounding.hpp"
+#include "verify/device.hpp"
 #include "verify/golden_file.hpp"
 
 namespace tokenview {
@@ -54,6 +55,7 @@ struct Recording {
   std::vector<RecordedCase> cases;
   DType dtype = DType::float32;      // or bfloat16: weights and taps are rounded to it
   Rounding rounding = Rounding::hf;  // where a bfloat16 model rounds
+  Device device = Device::cpu;       // cuda: the same program on the first GPU
   int num_threads = 1;
   std::map<std::string, std::string> provenance = {};
   std::function<void(const std::string& case_name)> progress = {};  // called often; may throw
@@ -63,9 +65,10 @@ struct Recording {
 /// out.
 void require_memory(const ModelConfig& config, double bytes_per_parameter);
 
-/// Writes a golden file with every tap of the serial reference model. `path` has the old content or
-/// all of the new one, whatever happens. Throws FileError, ConfigError for a model without
-/// arithmetic or with more weights than this machine has memory.
+/// Writes a golden file with every tap of the serial model, the reference's or a GPU's. `path` has
+/// the old content or all of the new one, whatever happens. Throws FileError, ConfigError for a
+/// model without arithmetic or with more weights than this machine has memory, DeviceError where
+/// there is no GPU.
 void record_golden(const Recording& recording, const std::string& path);
 
 }  // namespace tokenview

@@ -159,42 +159,6 @@ RunnerOptions runner_of(JsonSection section) {
   return runner;
 }
 
-ModelConfig config_of(const Scenario& s) {
-  const ModelArgument model = model_argument(s.model);
-  if (s.model_changes.empty()) return model.reading.config;
-  nlohmann::json config = parse_strict_json(model.config_json, s.model);
-  config.merge_patch(nlohmann::json::parse(s.model_changes));
-  return in_scope(s.name, [&] { return read_config_json(config.dump(), "model_changes").config; });
-}
-
-ParallelRun run_of(const Scenario& s, const ScenarioVariant& variant, const ModelConfig& config) {
-  ParallelRun run{.config = config,
-                  .plan = plan_for(config, s.parallel, variant.protocol, variant.forced)};
-  run.plan.dispatch = s.dispatch;
-  run.plan.aux_layers = s.aux_layers;
-  run.plan.placed = variant.weights;
-  for (const auto& [flag, member] : plan_flags)
-    if (const auto given = variant.plan.find(flag); given != variant.plan.end())
-      run.plan.*member = given->second;
-  run.draft_steps = std::size_t(s.draft_steps);
-  run.target_runs = s.target_runs;
-  run.runner = s.runner;
-  if (!variant.faults.empty()) run.faults = &variant.faults;
-  for (std::size_t step = 0; step < s.requests.size(); ++step) {
-    const std::string& requests =
-        step == 0 && variant.requests ? *variant.requests : s.requests[step];
-    std::vector<StepInputs> inputs = inputs_of(parse_requests(requests, s.parallel.dp));
-    for (std::size_t dp = 0; dp < inputs.size(); ++dp)
-      for (Batch* batch : {&inputs[dp].context, &inputs[dp].step})
-        spread_ids(*batch, std::int64_t(dp), std::int64_t(step), config.vocab_size);
-    if (step == 0)
-      run.inputs = std::move(inputs);
-    else
-      run.later_steps.push_back(std::move(inputs));
-  }
-  return run;
-}
-
 }  // namespace
 
 std::vector<std::string> check_names() {
@@ -322,6 +286,42 @@ void require_met(const std::vector<InjectedFault>& faults, const std::vector<std
       throw ConfigError(text(source, ": fault ", to_string(faults[i]),
                              ": never met its place: no such operation in such a module, on such "
                              "a rank, or so many times"));
+}
+
+ModelConfig config_of(const Scenario& s) {
+  const ModelArgument model = model_argument(s.model);
+  if (s.model_changes.empty()) return model.reading.config;
+  nlohmann::json config = parse_strict_json(model.config_json, s.model);
+  config.merge_patch(nlohmann::json::parse(s.model_changes));
+  return in_scope(s.name, [&] { return read_config_json(config.dump(), "model_changes").config; });
+}
+
+ParallelRun run_of(const Scenario& s, const ScenarioVariant& variant, const ModelConfig& config) {
+  ParallelRun run{.config = config,
+                  .plan = plan_for(config, s.parallel, variant.protocol, variant.forced)};
+  run.plan.dispatch = s.dispatch;
+  run.plan.aux_layers = s.aux_layers;
+  run.plan.placed = variant.weights;
+  for (const auto& [flag, member] : plan_flags)
+    if (const auto given = variant.plan.find(flag); given != variant.plan.end())
+      run.plan.*member = given->second;
+  run.draft_steps = std::size_t(s.draft_steps);
+  run.target_runs = s.target_runs;
+  run.runner = s.runner;
+  if (!variant.faults.empty()) run.faults = &variant.faults;
+  for (std::size_t step = 0; step < s.requests.size(); ++step) {
+    const std::string& requests =
+        step == 0 && variant.requests ? *variant.requests : s.requests[step];
+    std::vector<StepInputs> inputs = inputs_of(parse_requests(requests, s.parallel.dp));
+    for (std::size_t dp = 0; dp < inputs.size(); ++dp)
+      for (Batch* batch : {&inputs[dp].context, &inputs[dp].step})
+        spread_ids(*batch, std::int64_t(dp), std::int64_t(step), config.vocab_size);
+    if (step == 0)
+      run.inputs = std::move(inputs);
+    else
+      run.later_steps.push_back(std::move(inputs));
+  }
+  return run;
 }
 
 ScenarioResult run_scenario(const Scenario& s, const ScenarioVariant& variant, bool may_miss) {

@@ -91,6 +91,12 @@ std::vector<Scenario> read_scenarios(const std::string& folder,
 /// By name or alias; letters in either case. Throws UsageError with the nearest name.
 const Scenario& find_scenario(const std::vector<Scenario>& scenarios, const std::string& name);
 
+/// What a variant runs: its model, and the configuration with inputs. Scenario, variant and model
+/// outlive the run.
+ModelConfig config_of(const Scenario& scenario);
+ParallelRun run_of(const Scenario& scenario, const ScenarioVariant& variant,
+                   const ModelConfig& config);
+
 /// A run of one variant.
 struct ScenarioResult {
   ViewRunResult views;

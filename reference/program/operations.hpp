@@ -46,6 +46,13 @@ struct GdnShape {
   std::int64_t group() const { return num_value_heads / num_key_heads; }
 };
 
+/// How the delta rule is evaluated for sequences of more than one row; the two are the same
+/// function.
+enum class GdnForm {
+  recurrent,  // token by token, model.md 4.5
+  chunked,    // chunks of 64 tokens, model.md 4.6
+};
+
 /// What a tensor consists of, for messages and volumes.
 struct ElementType {
   const char* name;    // "float32", ...
@@ -131,11 +138,11 @@ concept ModelOps = Summable<Ops, typename Ops::Tensor> && Movable<Ops, typename 
   // Over the rows of a sequence and its past.
   { ops.attention(x, x, x, heads, kv, batch) } -> std::same_as<typename Ops::Tensor>;
   { ops.causal_conv(x, w, gdn, batch) } -> std::same_as<typename Ops::Tensor>;
+  // b, a, A_log, dt_bias -> beta, g, in the form that the delta rule takes
   {
-    ops.delta_gates(x, x, w, w)
-    } ->  // b, a, A_log, dt_bias -> beta, g
-        std::same_as<std::pair<typename Ops::Tensor, typename Ops::Tensor>>;
-  { ops.gated_delta_rule(x, x, x, gdn_shape, gdn, batch) } -> std::same_as<typename Ops::Tensor>;
+    ops.gated_delta_rule(x, ops.delta_gates(x, x, w, w).first, ops.delta_gates(x, x, w, w).second,
+                         gdn_shape, gdn, batch)
+    } -> std::same_as<typename Ops::Tensor>;
   // Experts.
   { ops.route(x, n, flag) } -> std::same_as<typename Ops::Routing>;  // logits, k, renormalise
   { ops.experts(x, routing, w, w, n) } -> std::same_as<typename Ops::Tensor>;   // from expert n on
@@ -170,6 +177,16 @@ concept ModelOps = Summable<Ops, typename Ops::Tensor> && Movable<Ops, typename 
   { ops.argmax(x) } -> std::same_as<typename Ops::Ids>;
   { ops.select(ids, indices) } -> std::same_as<typename Ops::Ids>;
   { ops.next_ids(ids, batch, indices, ids) } -> std::same_as<typename Ops::Ids>;
+};
+
+/// Arithmetic that has the two operations of a residual norm as one: { add(x, y), its rms_norm },
+/// bit for bit.
+template <class Ops>
+concept FusesAddAndNorm = requires(const Ops& ops, const typename Ops::Tensor& x,
+                                   const typename Ops::Weight& w, double eps) {
+  {
+    ops.add_rms_norm(x, x, w, eps)
+    } -> std::same_as<std::pair<typename Ops::Tensor, typename Ops::Tensor>>;
 };
 
 /// One rank's end of a process group. Collective: every rank of the group makes the same calls in

@@ -34,10 +34,16 @@ struct LayerCall {
 template <class R>
 typename R::Tensor add_norm(R& rank, const char* name, LayerStream<typename R::Tensor>& stream,
                             const typename R::Weight& w, double eps) {
-  if (stream.residual)
-    *stream.residual = rank.ops.add(*stream.residual, stream.hidden);
-  else
+  if (!stream.residual) {
     stream.residual = stream.hidden;
+  } else if constexpr (FusesAddAndNorm<typename R::Ops>) {
+    auto [sum, normed] = rank.ops.add_rms_norm(*stream.residual, stream.hidden, w, eps);
+    stream.residual = std::move(sum);
+    const auto scope = rank.enter(name);
+    return rank.tap(std::move(normed));
+  } else {
+    stream.residual = rank.ops.add(*stream.residual, stream.hidden);
+  }
   return rank.rms_norm(name, *stream.residual, w, eps);
 }
 

@@ -88,6 +88,8 @@ struct WeightPlacement {
   bool dense_whole = false;                // dense feed-forwards not split over tp: protocol E
   bool fc_whole = false;                   // the MTP's projection not split over tp: protocol E
   std::vector<PlacedWeights> placed = {};  // what lies otherwise
+
+  bool operator==(const WeightPlacement&) const = default;
 };
 
 /// Loads one rank's part of every weight. Names are the Hugging Face library's.

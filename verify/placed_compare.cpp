@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "verify/placed_compare.hpp"
+
+#include "reference/program/error.hpp"
+
+namespace tokenview {
+
+std::vector<std::int64_t> columns_of(const std::string& tap, const ColumnBlock& block,
+                                     std::int64_t width, const ModelConfig& config) {
+  std::vector<std::int64_t> columns;
+  const auto add = [&](std::int64_t begin, std::int64_t extent) {
+    const std::int64_t share = extent / block.of;
+    for (std::int64_t c = begin + block.begin * share; c < begin + block.end * share; ++c)
+      columns.push_back(c);
+  };
+  if (tap.ends_with("in_proj_qkv")) {  // three segments, each cut by itself
+    add(0, config.key_dim());
+    add(config.key_dim(), config.key_dim());
+    add(2 * config.key_dim(), config.value_dim());
+  } else {
+    add(0, width);
+  }
+  return columns;
+}
+
+PlacedTap placed(const NamedView& view, const std::vector<RankTaps>& taps, std::int64_t dp,
+                 const ParallelConfig& parallel, const ModelConfig& config,
+                 const Matrix<double>& trusted,
+                 const std::function<std::int64_t(const RowRun&)>& row_of) {
+  const std::string tap = view.name.substr(view.name.find('/') + 1);
+  PlacedTap result;
+  Matrix<double> sum = Matrix<double>::Zero(trusted.rows(), trusted.cols());
+  std::vector<bool> is_summed(std::size_t(trusted.rows()), false);
+  PlacedValues total{.is_sum = true, .columns = trusted.cols()};
+  std::int64_t in_stage = -1, partial_ranks = 0;
+  for (std::int64_t world = 0; world < parallel.world_size(); ++world) {
+    const RankCoordinates at = coordinates_of(world, parallel);
+    if (at.pp != view.stage) continue;
+    ++in_stage;
+    if (at.dp != dp || in_stage >= std::int64_t(view.by_rank.size())) continue;
+    const auto of_rank = taps[std::size_t(world)].values.find(view.name);
+    if (of_rank == taps[std::size_t(world)].values.end()) continue;
+    const Matrix<double>& mine = of_rank->second;
+    const ViewOps::Tensor& held = view.by_rank[std::size_t(in_stage)];
+    const auto columns = columns_of(tap, held.columns, trusted.cols(), config);
+    if (mine.rows() != held.rows.size() || mine.cols() != std::int64_t(columns.size())) {
+      result.other_shapes.push_back({at, text('[', held.rows.size(), ", ", columns.size(), ']'),
+                                     text('[', mine.rows(), ", ", mine.cols(), ']')});
+      continue;
+    }
+    PlacedValues values{.at = at, .columns = std::int64_t(columns.size())};
+    for (std::int64_t r = 0; r < held.rows.size(); ++r) {
+      const RowRun row = held.rows.at(r);
+      if (row.kind != RowKind::token || row.dp != dp) continue;
+      const std::int64_t place = row_of(row);
+      if (place < 0 || place >= trusted.rows()) {
+        result.strangers.push_back({at, r});
+        continue;
+      }
+      if (held.sum.is_partial()) {
+        is_summed[std::size_t(place)] = true;
+        for (std::size_t c = 0; c < columns.size(); ++c)
+          sum(place, columns[c]) += mine(r, std::int64_t(c));
+        continue;
+      }
+      values.rows.push_back(r);
+      for (std::size_t c = 0; c < columns.size(); ++c) {
+        values.found.push_back(mine(r, std::int64_t(c)));
+        values.trusted.push_back(trusted(place, columns[c]));
+      }
+    }
+    if (held.sum.is_partial()) {
+      ++partial_ranks;
+      total.at = at;
+    } else if (!values.rows.empty()) {
+      result.values.push_back(std::move(values));
+    }
+  }
+  if (partial_ranks == 0 || partial_ranks != parallel.tp) return result;
+  for (std::int64_t r = 0; r < trusted.rows(); ++r) {
+    if (!is_summed[std::size_t(r)]) continue;
+    total.rows.push_back(r);
+    for (std::int64_t c = 0; c < trusted.cols(); ++c) {
+      total.found.push_back(sum(r, c));
+      total.trusted.push_back(trusted(r, c));
+    }
+  }
+  if (!total.rows.empty()) result.values.push_back(std::move(total));
+  return result;
+}
+
+}  // namespace tokenview

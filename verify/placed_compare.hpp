@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "verify/number_run.hpp"
+
+namespace tokenview {
+
+/// The trusted tensor's columns that a rank's block of the tap `tap` holds; q, k and v of a Gated
+/// DeltaNet are cut each by itself.
+std::vector<std::int64_t> columns_of(const std::string& tap, const ColumnBlock& block,
+                                     std::int64_t width, const ModelConfig& config);
+
+/// The token rows of one rank's tensor, or of the sum over the ranks that hold its summands, and
+/// the trusted value of each place.
+struct PlacedValues {
+  RankCoordinates at = {};  // of a sum the last rank that holds a summand
+  bool is_sum = false;
+  std::vector<std::int64_t> rows = {};  // of the rank's tensor; of a sum those of the trusted one
+  std::int64_t columns = 0;
+  std::vector<double> found = {}, trusted = {};  // [rows, columns]
+};
+
+/// A tensor of the ranks of one data-parallel rank beside the trusted one.
+struct PlacedTap {
+  std::vector<PlacedValues> values;  // of each rank where they are complete, then of the sum
+  struct OtherShape {
+    RankCoordinates at;
+    std::string expected, actual;
+  };
+  std::vector<OtherShape> other_shapes;  // than the view says
+  struct Stranger {
+    RankCoordinates at;
+    std::int64_t row;
+  };
+  std::vector<Stranger> strangers;  // token rows that the trusted tensor has not
+};
+
+/// Puts each rank's rows where its view says that they belong, its columns likewise, and adds up
+/// what is partial where every tensor-parallel rank has a summand (where not, the views say what is
+/// missing). `taps` are those of all ranks of the world; a rank without the tensor is left out.
+/// `row_of` says which row of `trusted` a token is; -1: none.
+PlacedTap placed(const NamedView& view, const std::vector<RankTaps>& taps, std::int64_t dp,
+                 const ParallelConfig& parallel, const ModelConfig& config,
+                 const Matrix<double>& trusted,
+                 const std::function<std::int64_t(const RowRun&)>& row_of);
+
+}  // namespace tokenview
