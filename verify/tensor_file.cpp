@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "verify/tensor_file.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <utility>
+
+#include "reference/program/error.hpp"
+#include "verify/chunk_decoder.hpp"
+#include "verify/hdf5_file.hpp"
+#include "verify/hdf5_text.hpp"
+#include "verify/input_file.hpp"
+#include "verify/safetensors.hpp"
+
+namespace tokenview {
+namespace {
+
+constexpr std::int64_t piece_bytes = 256 << 10;  // of one read: half a level-2 cache, or less
+
+/// Calls body(0) ... body(count - 1) on `threads` threads; rethrows what the first of them threw.
+template <class Body>
+void for_each_index(std::int64_t count, int threads, const Body& body) {
+  std::exception_ptr failure;
+  std::mutex guard;
+#pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1 && count > 1)
+  for (std::int64_t i = 0; i < count; ++i) {
+    try {
+      body(i);
+    } catch (...) {
+      const std::scoped_lock lock(guard);
+      if (!failure) failure = std::current_exception();
+    }
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
+/// Reads one block of bytes in pieces.
+void read_pieces(const InputFile& file, std::int64_t offset, std::span<std::byte> to, int threads) {
+  const auto bytes = std::int64_t(to.size());
+  for_each_index((bytes + piece_bytes - 1) / piece_bytes, threads, [&](std::int64_t piece) {
+    const std::int64_t begin = piece * piece_bytes;
+    file.read(offset + begin,
+              to.subspan(std::size_t(begin), std::size_t(std::min(piece_bytes, bytes - begin))));
+  });
+}
+
+void swap_bytes(std::span<std::byte> elements, std::int64_t element_bytes) {
+  for (std::size_t at = 0; at < elements.size(); at += std::size_t(element_bytes))
+    std::reverse(elements.begin() + std::ptrdiff_t(at),
+                 elements.begin() + std::ptrdiff_t(at) + element_bytes);
+}
+
+/// Where a chunked tensor's elements come from.
+class ChunkGrid {
+ public:
+  explicit ChunkGrid(const DatasetStorage& storage)
+      : shape_(storage.shape), chunk_(storage.chunk), strides_(shape_.size(), 1) {
+    for (std::size_t axis = rank() - 1; axis > 0; --axis) {
+      strides_[axis - 1] = strides_[axis] * shape_[axis];
+      chunks_per_row_ *= (shape_[axis] + chunk_[axis] - 1) / chunk_[axis];
+    }
+    for (const std::int64_t extent : chunk_) chunk_elements_ *= extent;
+  }
+
+  std::size_t rank() const { return shape_.size(); }
+  std::int64_t chunk_elements() const { return chunk_elements_; }
+  std::int64_t chunks_per_row() const { return chunks_per_row_; }
+
+  /// Elements of a row of chunks, but for the last row.
+  std::int64_t row_elements() const { return chunk_[0] * strides_[0]; }
+
+  /// The first element of chunk `number`, on every axis.
+  std::vector<std::int64_t> start(std::int64_t number) const {
+    std::vector<std::int64_t> result(rank());
+    for (std::size_t axis = rank(); axis-- > 1;) {
+      const std::int64_t chunks = (shape_[axis] + chunk_[axis] - 1) / chunk_[axis];
+      result[axis] = number % chunks * chunk_[axis];
+      number /= chunks;
+    }
+    result[0] = number * chunk_[0];
+    return result;
+  }
+
+  /// Whether a chunk has elements among begin .. end - 1, or lies around them.
+  bool may_hold(const std::vector<std::int64_t>& chunk_start, std::int64_t begin,
+                std::int64_t end) const {
+    std::int64_t first = 0, last = 0;
+    for (std::size_t axis = 0; axis < rank(); ++axis) {
+      first += chunk_start[axis] * strides_[axis];
+      last += (std::min(chunk_start[axis] + chunk_[axis], shape_[axis]) - 1) * strides_[axis];
+    }
+    return first < end && last >= begin;
+  }
+
+  /// Calls copy(element of the tensor, element of the chunk, count) for every run of elements that
+  /// follow each other in both.
+  template <class Copy>
+  void for_each_run(const std::vector<std::int64_t>& chunk_start, const Copy& copy) const {
+    const std::size_t last = rank() - 1;
+    const std::int64_t count = std::min(chunk_[last], shape_[last] - chunk_start[last]);
+    std::vector<std::int64_t> at(rank(), 0);  // within the chunk
+    for (bool is_done = false; !is_done;) {
+      std::int64_t in_tensor = 0, in_chunk = 0;
+      for (std::size_t axis = 0; axis < rank(); ++axis) {
+        in_tensor += (chunk_start[axis] + at[axis]) * strides_[axis];
+        in_chunk = in_chunk * chunk_[axis] + at[axis];
+      }
+      copy(in_tensor, in_chunk, count);
+      is_done = true;
+      for (std::size_t axis = last; axis-- > 0 && is_done;) {
+        is_done = ++at[axis] == std::min(chunk_[axis], shape_[axis] - chunk_start[axis]);
+        if (is_done) at[axis] = 0;
+      }
+    }
+  }
+
+ private:
+  const std::vector<std::int64_t>& shape_;
+  const std::vector<std::int64_t>& chunk_;
+  std::vector<std::int64_t> strides_;  // elements
+  std::int64_t chunks_per_row_ = 1;
+  std::int64_t chunk_elements_ = 1;
+};
+
+}  // namespace
+
+class TensorFile::Format {
+ public:
+  explicit Format(InputFile file) : file_(std::move(file)) {}
+  virtual ~Format() = default;
+
+  const InputFile& file() const { return file_; }
+
+  /// The tensor with this index in `tensors`; its type is known, and `to` is not empty.
+  virtual void read(std::size_t index, std::int64_t begin, std::span<std::byte> to,
+                    int threads) const = 0;
+  virtual std::int64_t natural_block(std::size_t) const { return 1; }
+
+  std::vector<TensorInfo> tensors;
+
+ private:
+  InputFile file_;
+};
+
+namespace {
+
+class SafetensorsFormat final : public TensorFile::Format {
+ public:
+  explicit SafetensorsFormat(InputFile input) : Format(std::move(input)) {
+    for (SafetensorsEntry& entry : read_safetensors_header(file()).tensors) {
+      tensors.push_back({entry.name, entry.shape, entry.type, to_string(entry.type)});
+      offsets_.push_back(entry.offset);
+    }
+  }
+
+  void read(std::size_t index, std::int64_t begin, std::span<std::byte> to,
+            int threads) const override {
+    read_pieces(file(), offsets_[index] + begin * element_bytes(*tensors[index].type), to, threads);
+  }
+
+ private:
+  std::vector<std::int64_t> offsets_;
+};
+
+class Hdf5Format final : public TensorFile::Format {
+ public:
+  explicit Hdf5Format(InputFile input)
+      : Format(std::move(input)), hdf5_(Hdf5File::open_layout(file().path())) {
+    for (const std::string& path : hdf5_.dataset_paths()) {
+      const DatasetInfo info = hdf5_.info(path);
+      in_scope(printable(file().path()) + ":" + printable(path),
+               [&] { element_count(info.shape); });
+      tensors.push_back({path.substr(1), info.shape, storage_type(info.type_name), info.type_name});
+    }
+  }
+
+  void read(std::size_t index, std::int64_t begin, std::span<std::byte> to,
+            int threads) const override {
+    const DatasetStorage& data = storage(index);
+    const std::int64_t bytes = element_bytes(*data.type);
+    if (!data.chunk.empty())
+      read_chunks(data, begin, to, threads);
+    else if (data.offset >= 0)
+      read_pieces(file(), data.offset + begin * bytes, to, threads);
+    else
+      std::memcpy(to.data(), data.elements.data() + begin * bytes, to.size());
+    if (data.is_big_endian) swap_bytes(to, bytes);
+  }
+
+  std::int64_t natural_block(std::size_t index) const override {
+    const DatasetStorage& data = storage(index);
+    return data.chunk.empty() ? 1 : ChunkGrid(data).row_elements();
+  }
+
+ private:
+  /// Of the tensor asked for last: reads of one tensor follow each other.
+  const DatasetStorage& storage(std::size_t index) const {
+    if (index != last_index_) {
+      last_path_ = '/' + tensors[index].name;
+      last_storage_ = hdf5_.storage(last_path_);
+      last_index_ = index;
+    }
+    return last_storage_;
+  }
+
+  void read_chunks(const DatasetStorage& data, std::int64_t begin, std::span<std::byte> to,
+                   int threads) const {
+    const ChunkGrid grid(data);
+    const std::int64_t bytes = element_bytes(*data.type);
+    const std::int64_t end = begin + std::int64_t(to.size()) / bytes;
+    const std::int64_t first_row = begin / grid.row_elements();
+    const std::int64_t end_row = (end + grid.row_elements() - 1) / grid.row_elements();
+    const std::string where = printable(file().path()) + ":" + printable(last_path_) + ": ";
+    const auto read_chunk = [&](std::int64_t i) {
+      const std::vector<std::int64_t> start = grid.start(first_row * grid.chunks_per_row() + i);
+      if (!grid.may_hold(start, begin, end)) return;
+      StoredChunk stored = stored_chunk(start);
+      const std::vector<std::byte> elements = decoded_chunk(std::move(stored), data.filters, bytes,
+                                                            grid.chunk_elements() * bytes, where);
+      grid.for_each_run(start,
+                        [&](std::int64_t in_tensor, std::int64_t in_chunk, std::int64_t count) {
+                          const std::int64_t run_begin = std::max(in_tensor, begin);
+                          const std::int64_t run_end = std::min(in_tensor + count, end);
+                          if (run_begin >= run_end) return;
+                          std::memcpy(to.data() + (run_begin - begin) * bytes,
+                                      elements.data() + (in_chunk + run_begin - in_tensor) * bytes,
+                                      std::size_t((run_end - run_begin) * bytes));
+                        });
+    };
+    for_each_index((end_row - first_row) * grid.chunks_per_row(), threads, read_chunk);
+  }
+
+  StoredChunk stored_chunk(const std::vector<std::int64_t>& start) const {
+    const std::scoped_lock lock(library_);
+    return hdf5_.chunk(last_path_, start);
+  }
+
+  Hdf5File hdf5_;
+  mutable std::mutex library_;  // which knows no threads
+  mutable std::size_t last_index_ = std::size_t(-1);
+  mutable std::string last_path_;
+  mutable DatasetStorage last_storage_;
+};
+
+}  // namespace
+
+std::int64_t TensorInfo::elements() const { return element_count(shape); }
+
+std::int64_t TensorInfo::columns() const {
+  return element_count(
+      shape.size() < 2 ? shape : std::vector<std::int64_t>(shape.begin() + 1, shape.end()));
+}
+
+TensorFile TensorFile::open(const std::string& path) {
+  InputFile file(path, "an HDF5 or a safetensors file");
+  // A safetensors header begins with '{' after its length; HDF5 is all else, for its own messages.
+  std::array<std::byte, 9> first{};
+  if (file.bytes() >= std::int64_t(first.size())) file.read(0, first);
+  if (first.back() == std::byte('{') || path.ends_with(".safetensors"))
+    return TensorFile(std::make_unique<SafetensorsFormat>(std::move(file)));
+  return TensorFile(std::make_unique<Hdf5Format>(std::move(file)));
+}
+
+TensorFile::TensorFile(std::unique_ptr<Format> format) : format_(std::move(format)) {}
+TensorFile::TensorFile(TensorFile&&) noexcept = default;
+TensorFile& TensorFile::operator=(TensorFile&&) noexcept = default;
+TensorFile::~TensorFile() = default;
+
+const std::string& TensorFile::path() const { return format_->file().path(); }
+std::int64_t TensorFile::file_bytes() const { return format_->file().bytes(); }
+const std::vector<TensorInfo>& TensorFile::tensors() const { return format_->tensors; }
+
+const TensorInfo* TensorFile::find(const std::string& name) const {
+  const auto found = std::ranges::lower_bound(tensors(), name, {}, &TensorInfo::name);
+  return found != tensors().end() && found->name == name ? &*found : nullptr;
+}
+
+void TensorFile::read(const TensorInfo& tensor, std::int64_t begin, std::span<std::byte> to,
+                      int threads) const {
+  if (!tensor.type)
+    throw FileError(text(place(tensor), ": is ", tensor.type_name, ", expected numbers"));
+  const std::int64_t bytes = element_bytes(*tensor.type);
+  const std::int64_t count = std::int64_t(to.size()) / bytes, held = tensor.elements();
+  if (begin < 0 || count * bytes != std::int64_t(to.size()) || begin > held || count > held - begin)
+    throw ShapeError(text(place(tensor), ": has ", held, " elements, asked for ", to.size(),
+                          " bytes from element ", begin));
+  if (count > 0) format_->read(std::size_t(&tensor - tensors().data()), begin, to, threads);
+}
+
+std::int64_t TensorFile::natural_block(const TensorInfo& tensor) const {
+  if (!tensor.type || tensor.elements() == 0) return 1;
+  return format_->natural_block(std::size_t(&tensor - tensors().data()));
+}
+
+std::string TensorFile::place(const TensorInfo& tensor) const {
+  return printable(path()) + ":" + printable(tensor.name);
+}
+
+}  // namespace tokenview
