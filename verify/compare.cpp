@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <utility>
 
 #include "reference/program/error.hpp"
@@ -32,13 +33,74 @@ double Comparison::rms() const {
   return count == not_finite ? 0 : error_l2 / std::sqrt(double(count - not_finite));
 }
 
+namespace {
+
+/// Puts parts together, in order.
+class Total {
+ public:
+  explicit Total(const CompareOptions& options) : options_(options) {}
+
+  const Comparison& counts() const { return total_.counts; }
+
+  void append(const PartMetrics& part) {
+    total_.append(part);
+    for (const RowPiece& piece : part.rows) add_row_piece(piece);
+  }
+
+  Comparison finish() {
+    close_row();
+    Comparison result = std::move(total_.counts);
+    result.error_l2 = root(total_.error_squares);
+    result.golden_l2 = root(total_.golden_squares);
+    result.value_l2 = root(total_.value_squares);
+    result.cosine = double(total_.products / std::sqrt(total_.golden_squares) /
+                           std::sqrt(total_.value_squares));
+    return result;
+  }
+
+ private:
+  void add_row_piece(const RowPiece& piece) {
+    if (piece.row != open_row_.row) {
+      close_row();
+      open_row_ = piece;
+      return;
+    }
+    open_row_.max_abs_error = std::max(open_row_.max_abs_error, piece.max_abs_error);
+    open_row_.max_golden = std::max(open_row_.max_golden, piece.max_golden);
+    open_row_.error_squares += piece.error_squares;
+    open_row_.golden_squares += piece.golden_squares;
+    open_row_.mismatched += piece.mismatched;
+  }
+
+  void close_row() {
+    if (open_row_.row < 0) return;
+    const RowComparison row{open_row_.row,
+                            open_row_.max_abs_error,
+                            open_row_.max_golden,
+                            root(open_row_.error_squares),
+                            root(open_row_.golden_squares),
+                            open_row_.mismatched};
+    Comparison& c = total_.counts;
+    const double relative_l2 = row.relative_l2();
+    if (c.worst_row.row < 0 || relative_l2 > c.worst_row.relative_l2()) c.worst_row = row;
+    if (relative_l2 > options_.row_limit && c.rows_over++ < std::int64_t(Comparison::max_over_rows))
+      c.over_rows.push_back(row);
+    if (options_.keep_rows) c.rows.push_back(row);
+  }
+
+  const CompareOptions& options_;
+  PartMetrics total_;
+  RowPiece open_row_;
+};
+
+}  // namespace
+
 struct MetricsAccumulator::Impl {
-  explicit Impl(const CompareOptions& wanted) : options(wanted) {}
+  explicit Impl(const CompareOptions& wanted) : options(wanted), total(options) {}
 
   const CompareOptions options;
-  PartMetrics total;
+  Total total;
   std::vector<std::byte> open_values, open_golden;  // of the part that is not whole yet
-  RowPiece open_row;
 
   std::int64_t value_bytes() const { return element_bytes(options.value_type); }
   std::int64_t golden_bytes() const { return element_bytes(options.golden_type); }
@@ -46,49 +108,16 @@ struct MetricsAccumulator::Impl {
   /// Elements from the beginning of a part to the end of one, or of the tensor.
   void add_parts(const std::byte* values, const std::byte* golden, std::int64_t count) {
     const std::int64_t parts = (count + part_elements - 1) / part_elements;
-    std::vector<PartMetrics> results(std::size_t(parts), PartMetrics{});
-    const std::int64_t begin = total.counts.count;
-    const Comparison& known = total.counts;
+    std::vector<PartMetrics> results(static_cast<std::size_t>(parts));
+    const std::int64_t begin = total.counts().count;
 #pragma omp parallel for schedule(dynamic) num_threads(options.threads) if (parts > 1)
     for (std::int64_t part = 0; part < parts; ++part) {
       const std::int64_t at = part * part_elements;
       results[std::size_t(part)] =
           compare_part(options, values + at * value_bytes(), golden + at * golden_bytes(),
-                       begin + at, std::min(part_elements, count - at), known);
+                       begin + at, std::min(part_elements, count - at), total.counts());
     }
-    for (const PartMetrics& part : results) {
-      total.append(part);
-      for (const RowPiece& piece : part.rows) add_row_piece(piece);
-    }
-  }
-
-  void add_row_piece(const RowPiece& piece) {
-    if (piece.row != open_row.row) {
-      close_row();
-      open_row = piece;
-      return;
-    }
-    open_row.max_abs_error = std::max(open_row.max_abs_error, piece.max_abs_error);
-    open_row.max_golden = std::max(open_row.max_golden, piece.max_golden);
-    open_row.error_squares += piece.error_squares;
-    open_row.golden_squares += piece.golden_squares;
-    open_row.mismatched += piece.mismatched;
-  }
-
-  void close_row() {
-    if (open_row.row < 0) return;
-    const RowComparison row{open_row.row,
-                            open_row.max_abs_error,
-                            open_row.max_golden,
-                            root(open_row.error_squares),
-                            root(open_row.golden_squares),
-                            open_row.mismatched};
-    Comparison& c = total.counts;
-    if (c.worst_row.row < 0 || row.relative_l2() > c.worst_row.relative_l2()) c.worst_row = row;
-    if (row.relative_l2() > options.row_limit &&
-        c.rows_over++ < std::int64_t(Comparison::max_over_rows))
-      c.over_rows.push_back(row);
-    if (options.keep_rows) c.rows.push_back(row);
+    for (const PartMetrics& part : results) total.append(part);
   }
 };
 
@@ -134,14 +163,49 @@ Comparison MetricsAccumulator::finish() {
   Impl& impl = *impl_;
   impl.add_parts(impl.open_values.data(), impl.open_golden.data(),
                  std::int64_t(impl.open_values.size()) / impl.value_bytes());
-  impl.close_row();
-  Comparison result = std::move(impl.total.counts);
-  result.error_l2 = root(impl.total.error_squares);
-  result.golden_l2 = root(impl.total.golden_squares);
-  result.value_l2 = root(impl.total.value_squares);
-  result.cosine = double(impl.total.products / std::sqrt(impl.total.golden_squares) /
-                         std::sqrt(impl.total.value_squares));
-  return result;
+  return impl.total.finish();
+}
+
+Comparison compare_blocks(std::int64_t elements, std::int64_t block_elements,
+                          const CompareOptions& options, const BlockReader& read) {
+  constexpr std::int64_t part_elements = MetricsAccumulator::part_elements;
+  constexpr std::int64_t parts_at_once = 4096;  // results that wait for their turn: about 2 MiB
+  const std::int64_t blocks_at_once =
+      std::max<std::int64_t>(options.threads, parts_at_once * part_elements / block_elements);
+  const std::int64_t value_bytes = element_bytes(options.value_type);
+  const std::int64_t golden_bytes = element_bytes(options.golden_type);
+  Total total(options);
+  for (std::int64_t first = 0; first < elements; first += blocks_at_once * block_elements) {
+    const std::int64_t end = std::min(elements, first + blocks_at_once * block_elements);
+    const std::int64_t blocks = (end - first + block_elements - 1) / block_elements;
+    std::vector<std::vector<PartMetrics>> results(static_cast<std::size_t>(blocks));
+    std::exception_ptr failure;
+#pragma omp parallel num_threads(options.threads) if (blocks > 1)
+    {
+      std::vector<std::byte> values, golden;
+#pragma omp for schedule(dynamic)
+      for (std::int64_t block = 0; block < blocks; ++block) {
+        try {
+          const std::int64_t begin = first + block * block_elements;
+          const std::int64_t count = std::min(block_elements, end - begin);
+          values.resize(std::size_t(count * value_bytes));
+          golden.resize(std::size_t(count * golden_bytes));
+          read(begin, values, golden);
+          for (std::int64_t at = 0; at < count; at += part_elements)
+            results[std::size_t(block)].push_back(compare_part(
+                options, values.data() + at * value_bytes, golden.data() + at * golden_bytes,
+                begin + at, std::min(part_elements, count - at), total.counts()));
+        } catch (...) {
+#pragma omp critical
+          if (!failure) failure = std::current_exception();
+        }
+      }
+    }
+    if (failure) std::rethrow_exception(failure);
+    for (const std::vector<PartMetrics>& block : results)
+      for (const PartMetrics& part : block) total.append(part);
+  }
+  return total.finish();
 }
 
 Comparison compare(std::span<const std::byte> values, std::span<const std::byte> golden,

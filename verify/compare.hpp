@@ -2,6 +2,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -119,6 +120,17 @@ class MetricsAccumulator {
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+/// Fills both spans with equally many elements from number `begin` on. Any number of threads call
+/// it at once.
+using BlockReader = std::function<void(std::int64_t begin, std::span<std::byte> values,
+                                       std::span<std::byte> golden)>;
+
+/// Compares tensors of `elements` elements that are read in blocks of `block_elements`, each thread
+/// with a block of either side. `block_elements` is a multiple of
+/// MetricsAccumulator::part_elements. Rethrows what `read` throws.
+Comparison compare_blocks(std::int64_t elements, std::int64_t block_elements,
+                          const CompareOptions& options, const BlockReader& read);
 
 /// The spans are equally many elements of options.value_type and options.golden_type.
 Comparison compare(std::span<const std::byte> values, std::span<const std::byte> golden,

@@ -17,8 +17,9 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr double largest_double = std::numeric_limits<double>::max();
 constexpr std::int64_t leaf_elements = 1024;  // both sides as doubles: half a level-1 cache
 
-// Squares of doubles outside are not kept in double. No float is outside.
-constexpr double large = 0x1p500, small = 0x1p-500;
+// Sums of a leaf's squares in this range have lost nothing to overflow or underflow. Those of
+// floats and 32-bit integers are always in it, or zero.
+constexpr double smallest_sum = 0x1p-1000, largest_sum = 0x1p1000;
 
 constexpr std::int64_t lanes = 4;  // whatever the machine has, so that sums are the same
 using Pack = double __attribute__((vector_size(lanes * sizeof(double))));
@@ -68,6 +69,8 @@ class Part {
                            : number_grid(narrower(options.value_type, options.golden_type))),
         step_(std::ldexp(1.0, -grid_.fraction_bits)),
         min_normal_(std::ldexp(1.0, grid_.min_exponent)),
+        has_doubles_(options.value_type == StorageType::float64 ||
+                     options.golden_type == StorageType::float64),
         has_wide_integers_(!fits_double(options.value_type) || !fits_double(options.golden_type)) {
     Comparison& c = metrics.counts;
     c.max_abs_error = known.max_abs_error;
@@ -110,15 +113,20 @@ class Part {
           take_out_not_finite(v, g, begin, count);
           sums = vector_sums(v, g, count);
         }
-        if (is_in_square_range(sums.max_abs_error) && is_in_square_range(sums.max_golden))
-          add_sums(v, g, sums, begin, count);
-        else
+        if (has_doubles_ && !are_in_range(sums))
           add_exact(v, g, begin, count);
+        else
+          add_sums(v, g, sums, begin, count);
       });
     });
   }
 
-  static bool is_in_square_range(double x) { return x == 0 || (x > small && x < large); }
+  static bool are_in_range(const LeafSums& sums) {
+    const auto is_in_range = [](double sum) { return sum > smallest_sum && sum < largest_sum; };
+    return (sums.max_abs_error == 0 || is_in_range(sums.error_squares)) &&
+           (sums.max_golden == 0 || is_in_range(sums.golden_squares)) &&
+           is_in_range(sums.value_squares);
+  }
 
   /// Calls `use` with the elements in `memory`, as floats where those hold them.
   template <class Use>
@@ -358,6 +366,7 @@ class Part {
   const NumberGrid grid_;
   const double step_;        // the grid's, of numbers in [1, 2)
   const double min_normal_;  // of the grid
+  const bool has_doubles_;
   const bool has_wide_integers_;
 };
 

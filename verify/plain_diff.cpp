@@ -11,19 +11,23 @@
 namespace tokenview {
 namespace {
 
-constexpr std::int64_t usual_block_bytes = 4 << 20;
-constexpr std::int64_t max_block_bytes = 64 << 20;
+constexpr std::int64_t usual_block_bytes = 512 << 10;  // both sides: a level-2 cache
+constexpr std::int64_t block_memory = 64 << 20;        // of all threads, one side
+constexpr std::int64_t natural_blocks = 8;  // of which one, at a block's end, is expanded twice
 
-/// Elements to read at once from both: whole rows of chunks of the file that has the larger ones,
-/// as long as the memory allows it.
+/// Elements that a thread reads at once from both files: whole rows of chunks of the file that has
+/// the larger ones, as long as the memory allows it.
 std::int64_t block_elements(const TensorFile& golden_file, const TensorInfo& golden,
-                            const TensorFile& value_file, const TensorInfo& values) {
+                            const TensorFile& value_file, const TensorInfo& values, int threads) {
+  constexpr std::int64_t part = MetricsAccumulator::part_elements;
   const std::int64_t bytes = std::max(element_bytes(*golden.type), element_bytes(*values.type));
   const std::int64_t natural =
       std::max(golden_file.natural_block(golden), value_file.natural_block(values));
-  if (natural > max_block_bytes / bytes) return max_block_bytes / bytes;
-  const std::int64_t wanted = usual_block_bytes / bytes;
-  return (wanted + natural - 1) / natural * natural;
+  const std::int64_t wanted = natural == 1          ? usual_block_bytes / bytes
+                              : natural % part == 0 ? natural
+                                                    : natural_blocks * natural;
+  const std::int64_t allowed = block_memory / threads / bytes;
+  return std::max(part, std::min(wanted, allowed) / part * part);
 }
 
 /// "[3, 7]": where element `index` lies.
@@ -180,21 +184,13 @@ Comparison compare_tensors(const TensorFile& golden_file, const TensorInfo& gold
                            CompareOptions options) {
   options.golden_type = *golden.type;
   options.value_type = *values.type;
-  const std::int64_t elements = golden.elements();
-  const std::int64_t block = block_elements(golden_file, golden, value_file, values);
-  const std::int64_t golden_bytes = element_bytes(*golden.type);
-  const std::int64_t value_bytes = element_bytes(*values.type);
-  std::vector<std::byte> golden_block, value_block;
-  MetricsAccumulator metrics(options);
-  for (std::int64_t begin = 0; begin < elements; begin += block) {
-    const std::int64_t count = std::min(block, elements - begin);
-    golden_block.resize(std::size_t(count * golden_bytes));
-    value_block.resize(std::size_t(count * value_bytes));
-    golden_file.read(golden, begin, golden_block, options.threads);
-    value_file.read(values, begin, value_block, options.threads);
-    metrics.add(value_block, golden_block);
-  }
-  return metrics.finish();
+  return compare_blocks(
+      golden.elements(), block_elements(golden_file, golden, value_file, values, options.threads),
+      options,
+      [&](std::int64_t begin, std::span<std::byte> value_block, std::span<std::byte> golden_block) {
+        golden_file.read(golden, begin, golden_block);
+        value_file.read(values, begin, value_block);
+      });
 }
 
 PlainDiffTotals diff_files(const std::string& first, const std::string& second,

@@ -64,9 +64,10 @@ struct PlainDiffTotals {
 /// differ but for `bitwise`.
 ///
 /// A tensor is read once, in blocks; once more where it does not match for its tensor as a whole,
-/// to say which elements are over. Memory: for each of the two files a block of at most 64 MiB, 4
-/// MiB where its chunks allow it, and a chunk (at most 17 MiB, twice) for each thread. A row of
-/// chunks over 64 MiB is expanded several times.
+/// to say which elements are over. Memory: blocks of either file, 64 MiB for all threads together
+/// or, with over 100 threads, 512 KiB for each; and for each thread a chunk, at most 17 MiB, as
+/// stored and expanded. A row of chunks that is larger than a thread's block is expanded several
+/// times.
 ///
 /// Throws FileError for a file that cannot be read, and UsageError where two names of the second
 /// file become one.

@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <exception>
-#include <functional>
 #include <mutex>
 #include <utility>
 
@@ -19,34 +17,8 @@
 namespace tokenview {
 namespace {
 
-constexpr std::int64_t piece_bytes = 256 << 10;  // of one read: half a level-2 cache, or less
-
-/// Calls body(0) ... body(count - 1) on `threads` threads; rethrows what the first of them threw.
-template <class Body>
-void for_each_index(std::int64_t count, int threads, const Body& body) {
-  std::exception_ptr failure;
-  std::mutex guard;
-#pragma omp parallel for schedule(dynamic) num_threads(threads) if (threads > 1 && count > 1)
-  for (std::int64_t i = 0; i < count; ++i) {
-    try {
-      body(i);
-    } catch (...) {
-      const std::scoped_lock lock(guard);
-      if (!failure) failure = std::current_exception();
-    }
-  }
-  if (failure) std::rethrow_exception(failure);
-}
-
-/// Reads one block of bytes in pieces.
-void read_pieces(const InputFile& file, std::int64_t offset, std::span<std::byte> to, int threads) {
-  const auto bytes = std::int64_t(to.size());
-  for_each_index((bytes + piece_bytes - 1) / piece_bytes, threads, [&](std::int64_t piece) {
-    const std::int64_t begin = piece * piece_bytes;
-    file.read(offset + begin,
-              to.subspan(std::size_t(begin), std::size_t(std::min(piece_bytes, bytes - begin))));
-  });
-}
+/// The HDF5 library knows no threads.
+std::mutex hdf5_library;
 
 void swap_bytes(std::span<std::byte> elements, std::int64_t element_bytes) {
   for (std::size_t at = 0; at < elements.size(); at += std::size_t(element_bytes))
@@ -136,8 +108,7 @@ class TensorFile::Format {
   const InputFile& file() const { return file_; }
 
   /// The tensor with this index in `tensors`; its type is known, and `to` is not empty.
-  virtual void read(std::size_t index, std::int64_t begin, std::span<std::byte> to,
-                    int threads) const = 0;
+  virtual void read(std::size_t index, std::int64_t begin, std::span<std::byte> to) const = 0;
   virtual std::int64_t natural_block(std::size_t) const { return 1; }
 
   std::vector<TensorInfo> tensors;
@@ -157,9 +128,8 @@ class SafetensorsFormat final : public TensorFile::Format {
     }
   }
 
-  void read(std::size_t index, std::int64_t begin, std::span<std::byte> to,
-            int threads) const override {
-    read_pieces(file(), offsets_[index] + begin * element_bytes(*tensors[index].type), to, threads);
+  void read(std::size_t index, std::int64_t begin, std::span<std::byte> to) const override {
+    file().read(offsets_[index] + begin * element_bytes(*tensors[index].type), to);
   }
 
  private:
@@ -178,49 +148,49 @@ class Hdf5Format final : public TensorFile::Format {
     }
   }
 
-  void read(std::size_t index, std::int64_t begin, std::span<std::byte> to,
-            int threads) const override {
-    const DatasetStorage& data = storage(index);
-    const std::int64_t bytes = element_bytes(*data.type);
-    if (!data.chunk.empty())
-      read_chunks(data, begin, to, threads);
-    else if (data.offset >= 0)
-      read_pieces(file(), data.offset + begin * bytes, to, threads);
+  void read(std::size_t index, std::int64_t begin, std::span<std::byte> to) const override {
+    const std::shared_ptr<const DatasetStorage> data = storage(index);
+    const std::int64_t bytes = element_bytes(*data->type);
+    if (!data->chunk.empty())
+      read_chunks(index, *data, begin, to);
+    else if (data->offset >= 0)
+      file().read(data->offset + begin * bytes, to);
     else
-      std::memcpy(to.data(), data.elements.data() + begin * bytes, to.size());
-    if (data.is_big_endian) swap_bytes(to, bytes);
+      std::memcpy(to.data(), data->elements.data() + begin * bytes, to.size());
+    if (data->is_big_endian) swap_bytes(to, bytes);
   }
 
   std::int64_t natural_block(std::size_t index) const override {
-    const DatasetStorage& data = storage(index);
-    return data.chunk.empty() ? 1 : ChunkGrid(data).row_elements();
+    const std::shared_ptr<const DatasetStorage> data = storage(index);
+    return data->chunk.empty() ? 1 : ChunkGrid(*data).row_elements();
   }
 
  private:
-  /// Of the tensor asked for last: reads of one tensor follow each other.
-  const DatasetStorage& storage(std::size_t index) const {
+  std::string path(std::size_t index) const { return '/' + tensors[index].name; }
+
+  /// That of the last tensor is kept: reads of one tensor follow each other.
+  std::shared_ptr<const DatasetStorage> storage(std::size_t index) const {
+    const std::scoped_lock lock(hdf5_library);
     if (index != last_index_) {
-      last_path_ = '/' + tensors[index].name;
-      last_storage_ = hdf5_.storage(last_path_);
+      last_storage_ = std::make_shared<const DatasetStorage>(hdf5_.storage(path(index)));
       last_index_ = index;
     }
     return last_storage_;
   }
 
-  void read_chunks(const DatasetStorage& data, std::int64_t begin, std::span<std::byte> to,
-                   int threads) const {
+  void read_chunks(std::size_t index, const DatasetStorage& data, std::int64_t begin,
+                   std::span<std::byte> to) const {
     const ChunkGrid grid(data);
     const std::int64_t bytes = element_bytes(*data.type);
     const std::int64_t end = begin + std::int64_t(to.size()) / bytes;
-    const std::int64_t first_row = begin / grid.row_elements();
-    const std::int64_t end_row = (end + grid.row_elements() - 1) / grid.row_elements();
-    const std::string where = printable(file().path()) + ":" + printable(last_path_) + ": ";
-    const auto read_chunk = [&](std::int64_t i) {
-      const std::vector<std::int64_t> start = grid.start(first_row * grid.chunks_per_row() + i);
-      if (!grid.may_hold(start, begin, end)) return;
-      StoredChunk stored = stored_chunk(start);
-      const std::vector<std::byte> elements = decoded_chunk(std::move(stored), data.filters, bytes,
-                                                            grid.chunk_elements() * bytes, where);
+    const std::int64_t first = begin / grid.row_elements() * grid.chunks_per_row();
+    const std::int64_t last = ((end - 1) / grid.row_elements() + 1) * grid.chunks_per_row();
+    const std::string where = printable(file().path()) + ":" + printable(path(index)) + ": ";
+    for (std::int64_t number = first; number < last; ++number) {
+      const std::vector<std::int64_t> start = grid.start(number);
+      if (!grid.may_hold(start, begin, end)) continue;
+      const std::vector<std::byte> elements = decoded_chunk(
+          stored_chunk(index, start), data.filters, bytes, grid.chunk_elements() * bytes, where);
       grid.for_each_run(start,
                         [&](std::int64_t in_tensor, std::int64_t in_chunk, std::int64_t count) {
                           const std::int64_t run_begin = std::max(in_tensor, begin);
@@ -230,20 +200,17 @@ class Hdf5Format final : public TensorFile::Format {
                                       elements.data() + (in_chunk + run_begin - in_tensor) * bytes,
                                       std::size_t((run_end - run_begin) * bytes));
                         });
-    };
-    for_each_index((end_row - first_row) * grid.chunks_per_row(), threads, read_chunk);
+    }
   }
 
-  StoredChunk stored_chunk(const std::vector<std::int64_t>& start) const {
-    const std::scoped_lock lock(library_);
-    return hdf5_.chunk(last_path_, start);
+  StoredChunk stored_chunk(std::size_t index, const std::vector<std::int64_t>& start) const {
+    const std::scoped_lock lock(hdf5_library);
+    return hdf5_.chunk(path(index), start);
   }
 
   Hdf5File hdf5_;
-  mutable std::mutex library_;  // which knows no threads
   mutable std::size_t last_index_ = std::size_t(-1);
-  mutable std::string last_path_;
-  mutable DatasetStorage last_storage_;
+  mutable std::shared_ptr<const DatasetStorage> last_storage_;
 };
 
 }  // namespace
@@ -279,8 +246,7 @@ const TensorInfo* TensorFile::find(const std::string& name) const {
   return found != tensors().end() && found->name == name ? &*found : nullptr;
 }
 
-void TensorFile::read(const TensorInfo& tensor, std::int64_t begin, std::span<std::byte> to,
-                      int threads) const {
+void TensorFile::read(const TensorInfo& tensor, std::int64_t begin, std::span<std::byte> to) const {
   if (!tensor.type)
     throw FileError(text(place(tensor), ": is ", tensor.type_name, ", expected numbers"));
   const std::int64_t bytes = element_bytes(*tensor.type);
@@ -288,7 +254,7 @@ void TensorFile::read(const TensorInfo& tensor, std::int64_t begin, std::span<st
   if (begin < 0 || count * bytes != std::int64_t(to.size()) || begin > held || count > held - begin)
     throw ShapeError(text(place(tensor), ": has ", held, " elements, asked for ", to.size(),
                           " bytes from element ", begin));
-  if (count > 0) format_->read(std::size_t(&tensor - tensors().data()), begin, to, threads);
+  if (count > 0) format_->read(std::size_t(&tensor - tensors().data()), begin, to);
 }
 
 std::int64_t TensorFile::natural_block(const TensorInfo& tensor) const {

@@ -32,7 +32,7 @@ struct TensorInfo {
 /// their size with the attribute dtype = "bfloat16", "float8_e4m3fn" or "float8_e5m2"; a boolean is
 /// h5py's enumeration. Big-endian data are converted.
 ///
-/// One thread at a time, as for the HDF5 library.
+/// Any number of threads may read() while none calls the HDF5 library in another way.
 class TensorFile {
  public:
   /// Takes the format from the first bytes.
@@ -49,10 +49,9 @@ class TensorFile {
   const std::vector<TensorInfo>& tensors() const;
   const TensorInfo* find(const std::string& name) const;
 
-  /// Fills `to` with the elements from number `begin` on, row-major, in the machine's byte order,
-  /// on `threads` threads. `tensor` is one of tensors().
-  void read(const TensorInfo& tensor, std::int64_t begin, std::span<std::byte> to,
-            int threads = 1) const;
+  /// Fills `to` with the elements from number `begin` on, row-major, in the machine's byte order.
+  /// `tensor` is one of tensors().
+  void read(const TensorInfo& tensor, std::int64_t begin, std::span<std::byte> to) const;
 
   /// So many elements, or a multiple, from such a multiple on are read without expanding a chunk
   /// twice: a row of chunks.

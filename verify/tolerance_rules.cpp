@@ -90,6 +90,7 @@ ToleranceRule default_limits(StorageType type) {
     rule.l2 = step / 2;
   }
   rule.row_l2 = std::min(0.5, 32 * *rule.l2);
+  rule.row_columns = 16;
   return rule;
 }
 
@@ -118,9 +119,10 @@ CompareOptions compare_options(const ToleranceRule& rule, StorageType value_type
   }
   options.equal_nan = rule.equal_nan;
   options.bits = rule.bitwise;
-  if (columns >= min_row_columns) {
-    options.columns = columns;
-    options.row_limit = rule.row_l2.value_or(infinity);
+  const std::int64_t row = columns > 0 ? columns : std::numeric_limits<std::int64_t>::max();
+  if (rule.row_l2 && row >= rule.row_columns) {
+    options.columns = row;
+    options.row_limit = *rule.row_l2;
   }
   return options;
 }

@@ -25,7 +25,8 @@ struct ToleranceRule {
 
   std::optional<double> of_max = {};  // max|error| <= of_max max|golden|
   std::optional<double> l2 = {};      // relative L2 error of the tensor
-  std::optional<double> row_l2 = {};  // the same of every row of at least min_row_columns
+  std::optional<double> row_l2 = {};  // the same of every row of at least row_columns elements
+  std::int64_t row_columns = 1;
 
   bool bitwise = false;     // the same type, and the same bytes
   bool like_torch = false;  // atol and rtol of torch.testing.assert_close for the types
@@ -33,10 +34,6 @@ struct ToleranceRule {
 
   bool has_limits() const { return atol || rtol || ulp || of_max || l2 || row_l2; }
 };
-
-/// A row of fewer elements, a gate's logit say, may cancel to any small number and has no relative
-/// accuracy of its own.
-inline constexpr std::int64_t min_row_columns = 16;
 
 /// The limits for numbers of the narrower of two types that were computed in two ways, without
 /// knowledge of what they are:
@@ -48,7 +45,8 @@ inline constexpr std::int64_t min_row_columns = 16;
 ///   float8_e4m3fn 2^-3     2^-4     1/2
 ///   float8_e5m2   2^-2     2^-3     1/2
 /// (16 bits and fewer: every value may be off by one step). The rows are there for tensors with a
-/// few very large rows, below whose maximum any confusion of the other rows would go unseen.
+/// few very large rows, below whose maximum any confusion of the other rows would go unseen; a row
+/// of fewer than 16 elements, a gate's logit say, may cancel to any small number and is not held.
 /// Integers and booleans are equal.
 ToleranceRule default_limits(StorageType narrower_type);
 
@@ -58,7 +56,7 @@ ToleranceRule default_limits(StorageType narrower_type);
 /// all other types 0; of two types the larger).
 ToleranceRule resolved(const ToleranceRule& rule, StorageType value_type, StorageType golden_type);
 
-/// How to compare for a resolved rule. `columns`: of a row of the tensor, 0 where it has no rows.
+/// How to compare for a resolved rule. `columns`: of a row of the tensor; 0: it is one row.
 CompareOptions compare_options(const ToleranceRule& rule, StorageType value_type,
                                StorageType golden_type, std::int64_t columns);
 
