@@ -2,6 +2,7 @@
 // What holds of a comparison for all tensors, blocks and threads; a counterexample is shrunk.
 #include <rapidcheck.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -181,18 +182,28 @@ BOOST_AUTO_TEST_CASE(neither_blocks_nor_threads_change_a_digit) {
       std::copy_n(golden.begin(), count / 2, values.begin());
     const Comparison whole = compare(values, golden, options);
 
+    const auto part = [](const Bytes& all, StorageType type, std::int64_t begin,
+                         std::int64_t length) {
+      return std::span(all).subspan(std::size_t(begin * element_bytes(type)),
+                                    std::size_t(length * element_bytes(type)));
+    };
     options.threads = *rc::gen::inRange(1, 5);
     MetricsAccumulator metrics(options);
     for (std::int64_t begin = 0; begin < count;) {
       const auto length = std::min(count - begin, *rc::gen::inRange<std::int64_t>(1, 150'000));
-      const auto part = [&](const Bytes& all, StorageType type) {
-        return std::span(all).subspan(std::size_t(begin * element_bytes(type)),
-                                      std::size_t(length * element_bytes(type)));
-      };
-      metrics.add(part(values, options.value_type), part(golden, options.golden_type));
+      metrics.add(part(values, options.value_type, begin, length),
+                  part(golden, options.golden_type, begin, length));
       begin += length;
     }
     require_same(metrics.finish(), whole);
+
+    const auto read = [&](std::int64_t begin, std::span<std::byte> v, std::span<std::byte> g) {
+      const auto length = std::int64_t(v.size()) / element_bytes(options.value_type);
+      std::ranges::copy(part(values, options.value_type, begin, length), v.begin());
+      std::ranges::copy(part(golden, options.golden_type, begin, length), g.begin());
+    };
+    const auto block = MetricsAccumulator::part_elements * *rc::gen::inRange(1, 4);
+    require_same(compare_blocks(count, block, options, read), whole);
   }));
 }
 
