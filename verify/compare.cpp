@@ -220,6 +220,7 @@ Comparison compare(std::span<const S> values, std::span<const float> golden) {
   CompareOptions options;
   options.value_type = sizeof(S) == sizeof(float) ? StorageType::float32 : StorageType::float64;
   options.grid = number_grid(StorageType::bfloat16);
+  options.count_steps = true;
   return compare(std::as_bytes(values), std::as_bytes(golden), options);
 }
 

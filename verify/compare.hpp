@@ -40,7 +40,7 @@ struct Comparison {
   double max_relative_error = 0;      // |error| / |golden|; infinite where only golden is zero
   double max_ulp = 0;                 // errors in steps of the grid at the larger of the two
   std::int64_t worst_index = -1;      // of max_abs_error, the first; -1 where nothing differs
-  std::int64_t outside_one_step = 0;  // further off than one step of the grid
+  std::int64_t outside_one_step = 0;  // further off than one step of the grid, where asked for
   std::int64_t differing = 0;         // unequal numbers, and mismatches as below
   std::int64_t first_differing = -1;
   std::int64_t zero_signs = 0;  // 0 against -0: equal
@@ -88,6 +88,7 @@ struct CompareOptions {
   double relative = 0;
   bool equal_nan = false;  // NaN on both sides is equal
 
+  bool count_steps = false;  // count outside_one_step
   bool bits = false;         // count different_bits; elements of two types are all different
   std::int64_t columns = 0;  // elements of a row; 0: no rows
   double row_limit = std::numeric_limits<double>::infinity();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compiled without contraction to fused multiply-adds: the vector loop and the scalar one that
-// looks for its elements then see the same numbers, on every machine.
+// looks for its elements then see the same numbers.
 #include "verify/compare_part.hpp"
 
 #include <algorithm>
@@ -21,7 +21,12 @@ constexpr std::int64_t leaf_elements = 1024;  // both sides as doubles: half a l
 // floats and 32-bit integers are always in it, or zero.
 constexpr double smallest_sum = 0x1p-1000, largest_sum = 0x1p1000;
 
-constexpr std::int64_t lanes = 4;  // whatever the machine has, so that sums are the same
+// A register's worth: two of them for one pack are slower, not faster.
+#ifdef __AVX512F__
+constexpr int lanes = 8;
+#else
+constexpr int lanes = 4;
+#endif
 using Pack = double __attribute__((vector_size(lanes * sizeof(double))));
 using Mask = std::int64_t __attribute__((vector_size(lanes * sizeof(double))));
 using FloatPack = float __attribute__((vector_size(lanes * sizeof(float))));
@@ -36,9 +41,27 @@ inline void load(const double* from, Pack& to) { std::memcpy(&to, from, sizeof t
 
 inline void fill(double value, Pack& to) { to = Pack{} + value; }
 
-double sum(const Pack& x) { return (x[0] + x[1]) + (x[2] + x[3]); }
-std::int64_t sum(const Mask& x) { return (x[0] + x[1]) + (x[2] + x[3]); }
-double maximum(const Pack& x) { return std::max(std::max(x[0], x[1]), std::max(x[2], x[3])); }
+template <class Lanes>
+auto sum(const Lanes& x) {
+  auto result = x[0];
+  for (int lane = 1; lane < lanes; ++lane) result += x[lane];
+  return result;
+}
+double maximum(const Pack& x) {
+  double result = x[0];
+  for (int lane = 1; lane < lanes; ++lane) result = std::max(result, x[lane]);
+  return result;
+}
+bool has_any(const Mask& x) {
+  std::int64_t bits = 0;
+  for (int lane = 0; lane < lanes; ++lane) bits |= x[lane];
+  return bits != 0;
+}
+bool has_sign(const Mask& x) {
+  std::int64_t bits = 0;
+  for (int lane = 0; lane < lanes; ++lane) bits |= x[lane];
+  return bits < 0;
+}
 
 constexpr std::int64_t exponent_bits = 0x7ff0'0000'0000'0000, magnitude_bits = INT64_MAX;
 
@@ -55,9 +78,9 @@ double tightest_ratio(const Comparison& c) {
 struct LeafSums {
   double max_abs_error, max_golden;
   double error_squares, golden_squares, value_squares, products;
-  std::int64_t over, outside_one_step, differing, zero_signs;
-  bool is_beyond;  // an element is beyond one of the maxima known before
-  bool is_finite;
+  std::int64_t over, outside_one_step, differing;
+  bool has_other_signs;  // an element that has the other sign, were it that of a zero
+  bool is_beyond;        // an element that may be beyond one of the maxima known before
 };
 
 class Part {
@@ -109,7 +132,7 @@ class Part {
     with_numbers(options_.value_type, values, count, value_memory.data(), [&](auto* v) {
       with_numbers(options_.golden_type, golden, count, golden_memory.data(), [&](auto* g) {
         LeafSums sums = vector_sums(v, g, count);
-        if (!sums.is_finite) {
+        if (!std::isfinite(sums.error_squares)) {  // or, of doubles, an error has no square
           take_out_not_finite(v, g, begin, count);
           sums = vector_sums(v, g, count);
         }
@@ -144,12 +167,22 @@ class Part {
 
   template <class V, class G>
   LeafSums vector_sums(const V* values, const G* golden, std::int64_t count) const {
+    const bool has_limit = options_.absolute < infinity;
+    if (options_.count_steps || grid_.min_exponent > 0)
+      return has_limit ? vector_sums<true, true>(values, golden, count)
+                       : vector_sums<true, false>(values, golden, count);
+    return has_limit ? vector_sums<false, true>(values, golden, count)
+                     : vector_sums<false, false>(values, golden, count);
+  }
+
+  /// Without `has_steps` the steps of numbers below the grid's smallest exponent are taken for
+  /// smaller than they are: whoever then looks closer finds nothing.
+  template <bool has_steps, bool has_limit, class V, class G>
+  LeafSums vector_sums(const V* values, const G* golden, std::int64_t count) const {
     const Comparison& before = metrics.counts;
     Pack max_error{}, max_size{}, error_squares{}, golden_squares{}, value_squares{}, products{};
-    Mask over{}, outside{}, differing{}, zero_signs{}, beyond{}, not_finite{};
-    Pack known_error, known_relative, known_ulp, known_ratio, absolute, relative, step, min_normal,
-        endless;
-    fill(before.max_abs_error, known_error);
+    Mask over{}, outside{}, equal{}, other_signs{}, beyond{};
+    Pack known_relative, known_ulp, known_ratio, absolute, relative, step, min_normal;
     fill(before.max_relative_error, known_relative);
     fill(before.max_ulp * step_, known_ulp);
     fill(tightest_ratio(before), known_ratio);
@@ -157,7 +190,6 @@ class Part {
     fill(options_.relative, relative);
     fill(step_, step);
     fill(min_normal_, min_normal);
-    fill(infinity, endless);
     const Mask magnitude = Mask{} + magnitude_bits, exponent = Mask{} + exponent_bits;
 
     const auto add_lanes = [&](const V* values_at, const G* golden_at) {
@@ -167,26 +199,26 @@ class Part {
       const Pack difference = v - g;
       const Pack error = reinterpret_cast<Pack>(reinterpret_cast<Mask>(difference) & magnitude);
       const Pack size = reinterpret_cast<Pack>(reinterpret_cast<Mask>(g) & magnitude);
+      Pack larger = reinterpret_cast<Pack>(reinterpret_cast<Mask>(v) & magnitude);
+      larger = larger > size ? larger : size;
       max_error = error > max_error ? error : max_error;
       max_size = size > max_size ? size : max_size;
-      error_squares += error * error;
+      error_squares += difference * difference;
       golden_squares += g * g;
       value_squares += v * v;
       products += v * g;
+      equal += v == g;
+      other_signs |= reinterpret_cast<Mask>(v) ^ reinterpret_cast<Mask>(g);
 
-      const Pack limit = absolute + relative * size;
-      over += error > limit;
-      Pack larger = reinterpret_cast<Pack>(reinterpret_cast<Mask>(v) & magnitude);
-      larger = larger > size ? larger : size;
-      larger = larger > min_normal ? larger : min_normal;
+      if constexpr (has_steps) larger = larger > min_normal ? larger : min_normal;
       const Pack power = reinterpret_cast<Pack>(reinterpret_cast<Mask>(larger) & exponent);
-      outside += error > step * power;
-      beyond |= (error > known_error) | (error > known_relative * size) |
-                (error > known_ulp * power) | (error > known_ratio * limit);
-      const Mask is_equal = v == g;
-      differing += ~is_equal;
-      zero_signs += is_equal & ((reinterpret_cast<Mask>(v) ^ reinterpret_cast<Mask>(g)) < Mask{});
-      not_finite |= ~(error < endless);
+      beyond |= (error > known_relative * size) | (error > known_ulp * power);
+      if constexpr (has_steps) outside += error > step * power;
+      if constexpr (has_limit) {
+        const Pack limit = absolute + relative * size;
+        over += error > limit;
+        beyond |= error > known_ratio * limit;
+      }
     };
     std::int64_t i = 0;
     for (; i + lanes <= count; i += lanes) add_lanes(values + i, golden + i);
@@ -197,9 +229,19 @@ class Part {
       std::copy(golden + i, golden + count, last_golden);
       add_lanes(last_values, last_golden);
     }
-    return {maximum(max_error), maximum(max_size), sum(error_squares), sum(golden_squares),
-            sum(value_squares), sum(products),     -sum(over),         -sum(outside),
-            -sum(differing),    -sum(zero_signs),  sum(beyond) != 0,   sum(not_finite) == 0};
+    LeafSums sums{};
+    sums.max_abs_error = maximum(max_error);
+    sums.max_golden = maximum(max_size);
+    sums.error_squares = sum(error_squares);
+    sums.golden_squares = sum(golden_squares);
+    sums.value_squares = sum(value_squares);
+    sums.products = sum(products);
+    sums.over = -sum(over);
+    sums.outside_one_step = -sum(outside);
+    sums.differing = (count + lanes - 1) / lanes * lanes + sum(equal);
+    sums.has_other_signs = has_sign(other_signs);
+    sums.is_beyond = has_any(beyond) || sums.max_abs_error > before.max_abs_error;
+    return sums;
   }
 
   template <class V, class G>
@@ -214,7 +256,10 @@ class Part {
     c.over += sums.over;
     c.outside_one_step += sums.outside_one_step;
     c.differing += sums.differing;
-    c.zero_signs += sums.zero_signs;
+    if (sums.has_other_signs)
+      for (std::int64_t i = 0; i < count; ++i)
+        c.zero_signs +=
+            values[i] == golden[i] && std::signbit(values[i]) != std::signbit(golden[i]);
     const auto may_be_first = [&](std::int64_t elements, std::int64_t Comparison::*first) {
       return elements > 0 && known_.*first < 0 && (c.*first < 0 || c.*first >= begin);
     };
