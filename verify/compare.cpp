@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <exception>
 #include <utility>
 
 #include "reference/program/error.hpp"
 #include "verify/compare_part.hpp"
+#include "verify/parallel_for.hpp"
 
 namespace tokenview {
 namespace {
@@ -110,13 +110,12 @@ struct MetricsAccumulator::Impl {
     const std::int64_t parts = (count + part_elements - 1) / part_elements;
     std::vector<PartMetrics> results(static_cast<std::size_t>(parts));
     const std::int64_t begin = total.counts().count;
-#pragma omp parallel for schedule(dynamic) num_threads(options.threads) if (parts > 1)
-    for (std::int64_t part = 0; part < parts; ++part) {
+    parallel_for(parts, options.threads, [&](std::int64_t part, int) {
       const std::int64_t at = part * part_elements;
       results[std::size_t(part)] =
           compare_part(options, values + at * value_bytes(), golden + at * golden_bytes(),
                        begin + at, std::min(part_elements, count - at), total.counts());
-    }
+    });
     for (const PartMetrics& part : results) total.append(part);
   }
 };
@@ -174,34 +173,25 @@ Comparison compare_blocks(std::int64_t elements, std::int64_t block_elements,
       std::max<std::int64_t>(options.threads, parts_at_once * part_elements / block_elements);
   const std::int64_t value_bytes = element_bytes(options.value_type);
   const std::int64_t golden_bytes = element_bytes(options.golden_type);
+  std::vector<std::pair<std::vector<std::byte>, std::vector<std::byte>>> memory(
+      static_cast<std::size_t>(options.threads));
   Total total(options);
   for (std::int64_t first = 0; first < elements; first += blocks_at_once * block_elements) {
     const std::int64_t end = std::min(elements, first + blocks_at_once * block_elements);
     const std::int64_t blocks = (end - first + block_elements - 1) / block_elements;
     std::vector<std::vector<PartMetrics>> results(static_cast<std::size_t>(blocks));
-    std::exception_ptr failure;
-#pragma omp parallel num_threads(options.threads) if (blocks > 1)
-    {
-      std::vector<std::byte> values, golden;
-#pragma omp for schedule(dynamic)
-      for (std::int64_t block = 0; block < blocks; ++block) {
-        try {
-          const std::int64_t begin = first + block * block_elements;
-          const std::int64_t count = std::min(block_elements, end - begin);
-          values.resize(std::size_t(count * value_bytes));
-          golden.resize(std::size_t(count * golden_bytes));
-          read(begin, values, golden);
-          for (std::int64_t at = 0; at < count; at += part_elements)
-            results[std::size_t(block)].push_back(compare_part(
-                options, values.data() + at * value_bytes, golden.data() + at * golden_bytes,
-                begin + at, std::min(part_elements, count - at), total.counts()));
-        } catch (...) {
-#pragma omp critical
-          if (!failure) failure = std::current_exception();
-        }
-      }
-    }
-    if (failure) std::rethrow_exception(failure);
+    parallel_for(blocks, options.threads, [&](std::int64_t block, int worker) {
+      const std::int64_t begin = first + block * block_elements;
+      const std::int64_t count = std::min(block_elements, end - begin);
+      auto& [values, golden] = memory[std::size_t(worker)];
+      values.resize(std::size_t(count * value_bytes));
+      golden.resize(std::size_t(count * golden_bytes));
+      read(begin, values, golden);
+      for (std::int64_t at = 0; at < count; at += part_elements)
+        results[std::size_t(block)].push_back(compare_part(
+            options, values.data() + at * value_bytes, golden.data() + at * golden_bytes,
+            begin + at, std::min(part_elements, count - at), total.counts()));
+    });
     for (const std::vector<PartMetrics>& block : results)
       for (const PartMetrics& part : block) total.append(part);
   }
