@@ -112,8 +112,8 @@ class PlainDiff {
     result.second_type = values.type_name;
     for (const TensorInfo* const side : {&golden, &values})
       if (!side->type) {
-        result.bound = {1, 0, "type"};
-        result.detail = text("is ", side->type_name, ", which is not compared");
+        result.bound = {1, 0, "unreadable"};
+        result.detail = "cannot be read: " + side->refusal;
         return result;
       }
     if (golden.shape != values.shape) {

@@ -123,7 +123,7 @@ class SafetensorsFormat final : public TensorFile::Format {
  public:
   explicit SafetensorsFormat(InputFile input) : Format(std::move(input)) {
     for (SafetensorsEntry& entry : read_safetensors_header(file()).tensors) {
-      tensors.push_back({entry.name, entry.shape, entry.type, to_string(entry.type)});
+      tensors.push_back({entry.name, entry.shape, entry.type, to_string(entry.type), {}});
       offsets_.push_back(entry.offset);
     }
   }
@@ -140,12 +140,7 @@ class Hdf5Format final : public TensorFile::Format {
  public:
   explicit Hdf5Format(InputFile input)
       : Format(std::move(input)), hdf5_(Hdf5File::open_layout(file().path())) {
-    for (const std::string& path : hdf5_.dataset_paths()) {
-      const DatasetInfo info = hdf5_.info(path);
-      in_scope(printable(file().path()) + ":" + printable(path),
-               [&] { element_count(info.shape); });
-      tensors.push_back({path.substr(1), info.shape, storage_type(info.type_name), info.type_name});
-    }
+    for (const std::string& inside : hdf5_.dataset_paths()) tensors.push_back(info(inside));
   }
 
   void read(std::size_t index, std::int64_t begin, std::span<std::byte> to) const override {
@@ -166,6 +161,22 @@ class Hdf5Format final : public TensorFile::Format {
   }
 
  private:
+  /// A data set that cannot be read is no reason to refuse its neighbours.
+  TensorInfo info(const std::string& inside) const {
+    TensorInfo result{inside.substr(1), {}, {}, "unknown", {}};
+    try {
+      const DatasetInfo said = hdf5_.info(inside);
+      result.shape = said.shape;
+      result.type_name = said.type_name;
+      result.type = hdf5_.storage(inside).type;
+      if (!result.type) hdf5_.fail(inside, text("is ", said.type_name, ", expected numbers"));
+    } catch (const FileError& error) {
+      result.type.reset();
+      result.refusal = error.what();
+    }
+    return result;
+  }
+
   std::string path(std::size_t index) const { return '/' + tensors[index].name; }
 
   /// That of the last tensor is kept: reads of one tensor follow each other.
@@ -247,8 +258,7 @@ const TensorInfo* TensorFile::find(const std::string& name) const {
 }
 
 void TensorFile::read(const TensorInfo& tensor, std::int64_t begin, std::span<std::byte> to) const {
-  if (!tensor.type)
-    throw FileError(text(place(tensor), ": is ", tensor.type_name, ", expected numbers"));
+  if (!tensor.type) throw FileError(tensor.refusal);
   const std::int64_t bytes = element_bytes(*tensor.type);
   const std::int64_t count = std::int64_t(to.size()) / bytes, held = tensor.elements();
   if (begin < 0 || count * bytes != std::int64_t(to.size()) || begin > held || count > held - begin)

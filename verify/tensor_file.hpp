@@ -16,9 +16,11 @@ namespace tokenview {
 struct TensorInfo {
   std::string name;                 // HDF5: the path, without the first '/'
   std::vector<std::int64_t> shape;  // row-major; empty for a scalar
-  std::optional<StorageType> type;  // absent: text, compounds and so on, which read() refuses
+  std::optional<StorageType> type;  // absent where read() refuses: text, data outside, ...
   std::string type_name;            // for messages
+  std::string refusal;              // and why, with the file and the path inside
 
+  /// Of a type that is there: the file holds as many, or compressed what may well be as many.
   std::int64_t elements() const;
   /// Elements of a row: the product of all extents but the first; all where there is one axis.
   std::int64_t columns() const;
