@@ -358,6 +358,21 @@ BOOST_AUTO_TEST_CASE(every_row_has_its_own_metrics_where_asked_for) {
   BOOST_TEST(c.worst_row.row == 3);
 }
 
+BOOST_AUTO_TEST_CASE(a_row_longer_than_a_part_is_one_row) {
+  const std::int64_t columns = 2 * MetricsAccumulator::part_elements + 5;
+  const std::vector<float> golden(std::size_t(3 * columns), 1.0f), values(golden.size(), 3.0f);
+  CompareOptions options;
+  options.columns = columns;
+  options.keep_rows = true;
+  const Comparison c = compare(bytes(values), bytes(golden), options);
+  BOOST_REQUIRE(c.rows.size() == 3);
+  for (std::int64_t row = 0; row < 3; ++row) {
+    BOOST_TEST(c.rows[std::size_t(row)].row == row);
+    BOOST_TEST(c.rows[std::size_t(row)].error_l2 == 2 * std::sqrt(double(columns)));
+    BOOST_TEST(c.rows[std::size_t(row)].golden_l2 == std::sqrt(double(columns)));
+  }
+}
+
 BOOST_AUTO_TEST_CASE(neighbours_among_64_bit_integers_differ) {
   const std::int64_t large = (std::int64_t{1} << 60) + 1;
   const std::vector<std::int64_t> golden = {large, -large}, values = {large, -large + 1};

@@ -51,7 +51,7 @@ Bytes repeated(const Bytes& pattern, std::int64_t size, unsigned seed) {
 struct Naive {
   std::int64_t not_finite = 0, mismatched = 0, differing = 0, over = 0, zero_signs = 0;
   std::int64_t first_over = -1, worst = -1, first_not_finite = -1;
-  long double max_error = 0, max_golden = 0, max_relative = 0;
+  long double max_error = 0, max_golden = 0, max_relative = 0, max_ulp = 0;
   long double errors = 0, goldens = 0, values = 0, products = 0;
 
   Naive(const CompareOptions& options, const Bytes& v, const Bytes& g) {
@@ -85,6 +85,12 @@ struct Naive {
     // As the engine rounds: to double before the comparison.
     if (double(error) > options.absolute + options.relative * double(std::abs(g))) note_over();
     if (error > 0) max_relative = std::max(max_relative, g == 0 ? INFINITY : error / std::abs(g));
+    const NumberGrid grid = number_grid(narrower(options.value_type, options.golden_type));
+    if (error > 0) {
+      const int exponent =
+          std::max(std::ilogb(std::max(std::abs(v), std::abs(g))), grid.min_exponent);
+      max_ulp = std::max(max_ulp, std::ldexp(error, grid.fraction_bits - exponent));
+    }
     if (double(error) > double(max_error)) {
       max_error = error;
       worst = i;
@@ -165,6 +171,7 @@ BOOST_AUTO_TEST_CASE(metrics_are_those_of_the_formulas) {
                       std::min<long double>(naive.max_error, std::numeric_limits<double>::max())));
     RC_ASSERT(is_near(c.max_golden, naive.max_golden));
     RC_ASSERT(is_near(c.max_relative_error, naive.max_relative));
+    RC_ASSERT(is_near(c.max_ulp, naive.max_ulp));
     RC_ASSERT(is_near(c.error_l2, std::sqrt(naive.errors)));
     RC_ASSERT(is_near(c.golden_l2, std::sqrt(naive.goldens)));
     RC_ASSERT(is_near(c.value_l2, std::sqrt(naive.values)));
