@@ -98,9 +98,10 @@ struct CompareOptions {
 };
 
 /// Compares tensors that come in blocks, row-major. Elements are numbers in double (64-bit integers
-/// in long double), sums of squares are kept in parts of part_elements whatever the blocks and the
-/// threads, so that neither changes a digit of the result. Memory: what is asked for of the rows,
-/// one part of both sides, and some 10 KiB for each part of a block.
+/// in long double), and sums of squares are kept in parts of part_elements whatever the blocks and
+/// the threads, so that neither changes a digit of the result. Memory: one part of either side, and
+/// for each part of a block some 500 bytes, and 100 more for each of its rows where rows are
+/// compared.
 class MetricsAccumulator {
  public:
   static constexpr std::int64_t part_elements = 1 << 16;
