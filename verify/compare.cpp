@@ -168,9 +168,11 @@ Comparison MetricsAccumulator::finish() {
 Comparison compare_blocks(std::int64_t elements, std::int64_t block_elements,
                           const CompareOptions& options, const BlockReader& read) {
   constexpr std::int64_t part_elements = MetricsAccumulator::part_elements;
-  constexpr std::int64_t parts_at_once = 4096;  // results that wait for their turn: about 2 MiB
-  const std::int64_t blocks_at_once =
-      std::max<std::int64_t>(options.threads, parts_at_once * part_elements / block_elements);
+  constexpr std::int64_t waiting_bytes = 16 << 20;  // of results that wait for their turn
+  const std::int64_t rows = options.columns > 0 ? part_elements / options.columns + 2 : 0;
+  const auto part_bytes = std::int64_t(sizeof(PartMetrics)) + rows * std::int64_t(sizeof(RowPiece));
+  const std::int64_t blocks_at_once = std::max<std::int64_t>(
+      options.threads, waiting_bytes / part_bytes * part_elements / block_elements);
   const std::int64_t value_bytes = element_bytes(options.value_type);
   const std::int64_t golden_bytes = element_bytes(options.golden_type);
   std::vector<std::pair<std::vector<std::byte>, std::vector<std::byte>>> memory(

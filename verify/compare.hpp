@@ -94,7 +94,7 @@ struct CompareOptions {
   double row_limit = std::numeric_limits<double>::infinity();
   bool keep_rows = false;  // fill Comparison::rows
 
-  int threads = 1;
+  int threads = 1;  // at least 1
 };
 
 /// Compares tensors that come in blocks, row-major. Elements are numbers in double (64-bit integers
@@ -129,7 +129,7 @@ using BlockReader = std::function<void(std::int64_t begin, std::span<std::byte> 
                                        std::span<std::byte> golden)>;
 
 /// Compares tensors of `elements` elements that are read in blocks of `block_elements`, each thread
-/// with a block of either side. `block_elements` is a multiple of
+/// with a block of either side; besides, some 16 MiB. `block_elements` is a multiple of
 /// MetricsAccumulator::part_elements. Rethrows what `read` throws.
 Comparison compare_blocks(std::int64_t elements, std::int64_t block_elements,
                           const CompareOptions& options, const BlockReader& read);

@@ -22,7 +22,7 @@ struct PlainDiffOptions {
   std::function<bool(const std::string&)> wanted;
   /// Asked with names of the first file: whether a tensor is to be without elements. Absent: none.
   std::function<bool(const std::string&)> may_be_empty;
-  int threads = 1;
+  int threads = 1;  // at least 1
 };
 
 /// Two tensors of one name.
