@@ -11,6 +11,7 @@ required=(
   ninja-build:ninja
   libeigen3-dev:/usr/include/eigen3/Eigen/Core
   libhdf5-dev:/usr/include/hdf5/serial/hdf5.h
+  zlib1g-dev:/usr/include/zlib.h
   libboost-dev:/usr/include/boost/version.hpp
   libcli11-dev:/usr/include/CLI/CLI.hpp
   libfmt-dev:/usr/include/fmt/format.h

@@ -74,6 +74,7 @@ set(THREADS_PREFER_PTHREAD_FLAG ON)
 tokenview_require(Threads libc6-dev)
 tokenview_require(Eigen3 libeigen3-dev 3.4 NO_MODULE QUIET)
 tokenview_require(HDF5 libhdf5-dev QUIET COMPONENTS C)
+tokenview_require(ZLIB zlib1g-dev QUIET)  # which HDF5 was built with, mostly
 tokenview_require(CLI11 libcli11-dev CONFIG QUIET)
 tokenview_require(fmt libfmt-dev CONFIG QUIET)
 tokenview_require(nlohmann_json nlohmann-json3-dev 3.10 CONFIG QUIET)

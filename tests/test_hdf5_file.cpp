@@ -10,6 +10,7 @@
 
 #include "reference/program/error.hpp"
 #include "tests/boost_test.hpp"
+#include "tests/raw_hdf5.hpp"
 #include "tests/temporary_folder.hpp"
 #include "verify/hdf5_file.hpp"
 #include "verify/hdf5_handle.hpp"
@@ -18,51 +19,8 @@
 namespace tokenview {
 namespace {
 
-using Shape = std::vector<hsize_t>;
+using Shape = RawHdf5::Shape;
 constexpr hsize_t huge = hsize_t{1} << 40;
-
-/// A file made by the library alone, so that it may be as odd as the library allows.
-class RawFile {
- public:
-  explicit RawFile(const std::string& path)
-      : file_(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT), H5Fclose) {}
-
-  operator hid_t() const { return file_; }
-
-  /// Nothing is written where `values` is null.
-  void add(const char* name, hid_t type, const Shape& shape, const void* values,
-           hid_t properties = H5P_DEFAULT, hid_t memory_type = H5I_INVALID_HID) const {
-    const Hdf5Handle space(shape.empty()
-                               ? H5Screate(H5S_SCALAR)
-                               : H5Screate_simple(int(shape.size()), shape.data(), nullptr),
-                           H5Sclose);
-    const Hdf5Handle data(
-        H5Dcreate2(file_, name, type, space, H5P_DEFAULT, properties, H5P_DEFAULT), H5Dclose);
-    BOOST_REQUIRE(data.is_open());
-    if (values == nullptr) return;
-    const hid_t from = memory_type == H5I_INVALID_HID ? type : memory_type;
-    BOOST_REQUIRE(H5Dwrite(data, from, H5S_ALL, H5S_ALL, H5P_DEFAULT, values) >= 0);
-  }
-
-  void say_dtype(const char* name, const char* dtype) const {
-    const Hdf5Handle type(H5Tcopy(H5T_C_S1), H5Tclose);
-    H5Tset_size(type, std::char_traits<char>::length(dtype));
-    const Hdf5Handle space(H5Screate(H5S_SCALAR), H5Sclose);
-    const Hdf5Handle data(H5Dopen2(file_, name, H5P_DEFAULT), H5Dclose);
-    const Hdf5Handle attribute(H5Acreate2(data, "dtype", type, space, H5P_DEFAULT, H5P_DEFAULT),
-                               H5Aclose);
-    BOOST_REQUIRE(H5Awrite(attribute, type, dtype) >= 0);
-  }
-
- private:
-  Hdf5Handle file_;
-};
-
-Hdf5Handle chunked(const Shape& chunk) {
-  Hdf5Handle properties(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
-  H5Pset_chunk(properties, int(chunk.size()), chunk.data());
-  return properties;
-}
 
 struct Fixture {
   TemporaryFolder folder;
@@ -135,13 +93,13 @@ BOOST_AUTO_TEST_CASE(a_signature_without_a_file_behind_it_is_refused) {
 
 BOOST_AUTO_TEST_CASE(a_truncated_file_is_refused) {
   const std::vector<float> values(1000, 1.0f);
-  RawFile(path).add("x", H5T_NATIVE_FLOAT, {1000}, values.data());
+  RawHdf5(path).add("x", H5T_NATIVE_FLOAT, {1000}, values.data());
   write_bytes(path, read_bytes(path).substr(0, 3000));
   BOOST_TEST(contains(refusal_to_open(), "is a damaged or truncated HDF5 file (truncated file"));
 }
 
 BOOST_AUTO_TEST_CASE(an_unreadable_file_is_refused) {
-  RawFile{path};
+  RawHdf5{path};
   std::filesystem::permissions(path, std::filesystem::perms::none);
   std::filesystem::permissions(std::filesystem::path(path).parent_path(),
                                std::filesystem::perms::all);
@@ -162,7 +120,7 @@ BOOST_AUTO_TEST_CASE(the_four_stored_types_come_back_with_their_values) {
   const std::vector<float> values = {0.0f, -1.5f, 3.0f, 65504.0f, 0x1p-24f, -0.0f};
   const std::vector<std::uint16_t> words = {0x0000, 0xbfc0, 0x4040, 0x477f, 0x3380, 0x8000};
   {
-    const RawFile file(path);
+    const RawHdf5 file(path);
     const Hdf5Handle half(H5Tcopy(H5T_IEEE_F32BE), H5Tclose);
     H5Tset_fields(half, 15, 10, 5, 0, 10);
     H5Tset_size(half, 2);
@@ -187,7 +145,7 @@ BOOST_AUTO_TEST_CASE(the_four_stored_types_come_back_with_their_values) {
 
 BOOST_AUTO_TEST_CASE(nan_and_infinity_are_values) {
   const std::vector<float> values = {std::numeric_limits<float>::infinity(), std::nanf("")};
-  RawFile(path).add("x", H5T_NATIVE_FLOAT, {2}, values.data());
+  RawHdf5(path).add("x", H5T_NATIVE_FLOAT, {2}, values.data());
   const HostTensor tensor = open().tensor("/x");
   BOOST_TEST(std::isinf(tensor.values[0]));
   BOOST_TEST(std::isnan(tensor.values[1]));
@@ -196,7 +154,7 @@ BOOST_AUTO_TEST_CASE(nan_and_infinity_are_values) {
 BOOST_AUTO_TEST_CASE(a_type_that_is_no_tensor_is_refused_by_its_name) {
   const std::vector<double> bytes(8);
   {
-    const RawFile file(path);
+    const RawHdf5 file(path);
     const Hdf5Handle compound(H5Tcreate(H5T_COMPOUND, 8), H5Tclose);
     H5Tinsert(compound, "seq", 0, H5T_NATIVE_INT64);
     const Hdf5Handle boolean(H5Tenum_create(H5T_NATIVE_INT8), H5Tclose);
@@ -220,7 +178,7 @@ BOOST_AUTO_TEST_CASE(a_type_that_is_no_tensor_is_refused_by_its_name) {
 BOOST_AUTO_TEST_CASE(integers_of_any_width_and_byte_order_are_read) {
   const std::vector<std::int64_t> values = {0, 100, 7};
   {
-    const RawFile file(path);
+    const RawHdf5 file(path);
     file.add("i8", H5T_STD_I8LE, {3}, values.data(), H5P_DEFAULT, H5T_NATIVE_INT64);
     file.add("u16be", H5T_STD_U16BE, {3}, values.data(), H5P_DEFAULT, H5T_NATIVE_INT64);
     file.add("i32be", H5T_STD_I32BE, {3}, values.data(), H5P_DEFAULT, H5T_NATIVE_INT64);
@@ -238,42 +196,42 @@ BOOST_AUTO_TEST_CASE(integers_of_any_width_and_byte_order_are_read) {
 BOOST_AUTO_TEST_CASE(a_dtype_attribute_that_the_type_belies_is_refused) {
   const float value = 1;
   {
-    const RawFile file(path);
+    const RawHdf5 file(path);
     file.add("x", H5T_NATIVE_FLOAT, {1}, &value);
     file.say_dtype("x", "bfloat16");
   }
   BOOST_TEST(refusal_of_tensor() ==
              "/x: is float32 with the attribute dtype = 'bfloat16', expected uint16 with "
-             "'bfloat16', or none");
+             "'bfloat16', uint8 with 'float8_e4m3fn' or 'float8_e5m2', or none");
 }
 
 // Sizes.
 
 BOOST_AUTO_TEST_CASE(a_dimension_of_2_to_the_40_is_refused) {
-  RawFile(path).add("x", H5T_NATIVE_FLOAT, {huge}, nullptr);
+  RawHdf5(path).add("x", H5T_NATIVE_FLOAT, {huge}, nullptr);
   BOOST_TEST(refusal_of_tensor() ==
              "/x: shape is [1099511627776], expected every extent below 2^31");
 }
 
 BOOST_AUTO_TEST_CASE(a_dimension_of_2_to_the_40_is_refused_even_where_nothing_is_stored) {
-  RawFile(path).add("x", H5T_NATIVE_FLOAT, {huge, 0}, nullptr);
+  RawHdf5(path).add("x", H5T_NATIVE_FLOAT, {huge, 0}, nullptr);
   BOOST_TEST(contains(refusal_of_tensor(), "expected every extent below 2^31"));
 }
 
 BOOST_AUTO_TEST_CASE(many_dimensions_that_make_an_absurd_size_are_refused) {
-  RawFile(path).add("x", H5T_NATIVE_FLOAT, {1 << 20, 1 << 10, 1 << 10}, nullptr);
+  RawHdf5(path).add("x", H5T_NATIVE_FLOAT, {1 << 20, 1 << 10, 1 << 10}, nullptr);
   BOOST_TEST(contains(refusal_of_tensor(), "but 0 bytes are stored for it"));
 }
 
 BOOST_AUTO_TEST_CASE(a_data_set_that_was_never_written_is_refused) {
-  RawFile(path).add("x", H5T_NATIVE_FLOAT, {2, 3}, nullptr);
+  RawHdf5(path).add("x", H5T_NATIVE_FLOAT, {2, 3}, nullptr);
   BOOST_TEST(contains(refusal_of_tensor(),
                       "/x: shape is [2, 3] of float32, but 0 bytes are stored for it"));
 }
 
 BOOST_AUTO_TEST_CASE(a_null_data_space_is_refused) {
   {
-    const RawFile file(path);
+    const RawHdf5 file(path);
     const Hdf5Handle space(H5Screate(H5S_NULL), H5Sclose);
     Hdf5Handle(
         H5Dcreate2(file, "x", H5T_NATIVE_FLOAT, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT),
@@ -283,7 +241,7 @@ BOOST_AUTO_TEST_CASE(a_null_data_space_is_refused) {
 }
 
 BOOST_AUTO_TEST_CASE(an_empty_tensor_needs_no_bytes) {
-  RawFile(path).add("x", H5T_NATIVE_FLOAT, {0, 64}, nullptr);
+  RawHdf5(path).add("x", H5T_NATIVE_FLOAT, {0, 64}, nullptr);
   const HostTensor tensor = open().tensor("/x");
   BOOST_TEST((tensor.shape == std::vector<std::int64_t>{0, 64}));
   BOOST_TEST(tensor.values.empty());
@@ -295,7 +253,7 @@ BOOST_AUTO_TEST_CASE(chunked_and_compressed_data_sets_are_read) {
   std::vector<float> values(60);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = float(i);
   {
-    const RawFile file(path);
+    const RawHdf5 file(path);
     const Hdf5Handle plain = chunked({3, 4});
     const Hdf5Handle gzip = chunked({3, 4});
     H5Pset_shuffle(gzip);
@@ -313,7 +271,7 @@ BOOST_AUTO_TEST_CASE(a_missing_chunk_is_refused) {
   const std::vector<float> values(6, 1.0f);
   for (const bool is_compressed : {false, true}) {
     {
-      const RawFile file(path);
+      const RawHdf5 file(path);
       const Hdf5Handle properties = chunked({2, 3});
       if (is_compressed) H5Pset_deflate(properties, 1);
       file.add("x", H5T_NATIVE_FLOAT, {4, 3}, nullptr, properties);
@@ -329,7 +287,7 @@ BOOST_AUTO_TEST_CASE(a_missing_chunk_is_refused) {
 
 BOOST_AUTO_TEST_CASE(a_few_bytes_that_would_expand_without_measure_are_refused) {
   {
-    const RawFile file(path);
+    const RawHdf5 file(path);
     const Hdf5Handle properties = chunked({1024, 1024});
     H5Pset_deflate(properties, 1);
     const std::vector<float> zeros(std::size_t(16) << 20);
@@ -339,7 +297,7 @@ BOOST_AUTO_TEST_CASE(a_few_bytes_that_would_expand_without_measure_are_refused) 
 }
 
 BOOST_AUTO_TEST_CASE(a_giant_chunk_is_refused) {
-  RawFile(path).add("x", H5T_NATIVE_FLOAT, {4, 1 << 28}, nullptr, chunked({1, 1 << 28}));
+  RawHdf5(path).add("x", H5T_NATIVE_FLOAT, {4, 1 << 28}, nullptr, chunked({1, 1 << 28}));
   BOOST_TEST(contains(refusal_of_tensor(), "in chunks of 1073741824 bytes"));
 }
 
@@ -357,7 +315,7 @@ BOOST_AUTO_TEST_CASE(a_filter_that_is_not_ours_is_refused_by_its_name) {
   {
     const Hdf5Handle properties = chunked({4});
     H5Pset_filter(properties, id, 0, 0, nullptr);
-    RawFile(path).add("x", H5T_NATIVE_FLOAT, {4}, values.data(), properties);
+    RawHdf5(path).add("x", H5T_NATIVE_FLOAT, {4}, values.data(), properties);
   }
   H5Zunregister(id);
   BOOST_TEST(contains(refusal_of_tensor(), "/x: is stored with the HDF5 filter 300 'house'"));
@@ -368,7 +326,7 @@ BOOST_AUTO_TEST_CASE(a_filter_that_is_not_ours_is_refused_by_its_name) {
 BOOST_AUTO_TEST_CASE(missing_and_misplaced_objects_are_told_apart) {
   const float value = 1;
   {
-    const RawFile file(path);
+    const RawHdf5 file(path);
     file.add("x", H5T_NATIVE_FLOAT, {1}, &value);
     Hdf5Handle(H5Gcreate2(file, "g", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT), H5Gclose);
   }
@@ -387,7 +345,7 @@ BOOST_AUTO_TEST_CASE(missing_and_misplaced_objects_are_told_apart) {
 BOOST_AUTO_TEST_CASE(soft_links_are_followed_within_the_file) {
   const float value = 5;
   {
-    const RawFile file(path);
+    const RawHdf5 file(path);
     Hdf5Handle(H5Gcreate2(file, "g", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT), H5Gclose);
     file.add("g/x", H5T_NATIVE_FLOAT, {1}, &value);
     H5Lcreate_soft("/g", file, "group", H5P_DEFAULT, H5P_DEFAULT);
@@ -408,9 +366,9 @@ BOOST_AUTO_TEST_CASE(soft_links_are_followed_within_the_file) {
 BOOST_AUTO_TEST_CASE(no_other_file_is_ever_read) {
   const std::vector<float> values(4, 1.0f);
   const std::string other = folder.file("other.h5");
-  RawFile(other).add("x", H5T_NATIVE_FLOAT, {4}, values.data());
+  RawHdf5(other).add("x", H5T_NATIVE_FLOAT, {4}, values.data());
   {
-    const RawFile file(path);
+    const RawHdf5 file(path);
     H5Lcreate_external(other.c_str(), "/x", file, "link", H5P_DEFAULT, H5P_DEFAULT);
     const Hdf5Handle raw(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
     H5Pset_external(raw, other.c_str(), 0, 16);
@@ -433,7 +391,7 @@ BOOST_AUTO_TEST_CASE(no_other_file_is_ever_read) {
 
 BOOST_AUTO_TEST_CASE(groups_in_a_circle_are_no_trap) {
   {
-    const RawFile file(path);
+    const RawHdf5 file(path);
     H5Lcreate_hard(file, "/", file, "again", H5P_DEFAULT, H5P_DEFAULT);
   }
   BOOST_TEST(open().children("/again/again/again").groups.size() == 1u);
@@ -442,7 +400,7 @@ BOOST_AUTO_TEST_CASE(groups_in_a_circle_are_no_trap) {
 BOOST_AUTO_TEST_CASE(children_come_in_the_order_of_their_names) {
   const float value = 1;
   {
-    const RawFile file(path);
+    const RawHdf5 file(path);
     for (const char* const name : {"b", "a.10", "a", "a.2"})
       file.add(name, H5T_NATIVE_FLOAT, {1}, &value);
     Hdf5Handle(H5Gcreate2(file, "group", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT), H5Gclose);
@@ -455,7 +413,7 @@ BOOST_AUTO_TEST_CASE(children_come_in_the_order_of_their_names) {
 
 BOOST_AUTO_TEST_CASE(a_name_that_is_not_utf8_is_refused_in_one_printable_line) {
   const float value = 1;
-  RawFile(path).add("a\xff\n", H5T_NATIVE_FLOAT, {1}, &value);
+  RawHdf5(path).add("a\xff\n", H5T_NATIVE_FLOAT, {1}, &value);
   BOOST_TEST(refusal([](const Hdf5File& file) { file.children("/"); }) ==
              "/: has an entry 'a\\xff\\x0a', expected a name in UTF-8");
 }
@@ -483,7 +441,7 @@ BOOST_AUTO_TEST_CASE(rows_are_slices_of_the_whole) {
 
 BOOST_AUTO_TEST_CASE(strings_of_fixed_and_variable_length_are_read) {
   {
-    const RawFile file(path);
+    const RawHdf5 file(path);
     const Hdf5Handle fixed(H5Tcopy(H5T_C_S1), H5Tclose);
     H5Tset_size(fixed, 5);
     file.add("fixed", fixed, {}, "{\"a\"}");
@@ -541,7 +499,7 @@ BOOST_AUTO_TEST_CASE(the_library_prints_as_before_once_a_call_is_over) {
   void* data = nullptr;
   H5Eget_auto2(H5E_DEFAULT, &before, &data);
   BOOST_REQUIRE(before != nullptr);
-  RawFile{path};
+  RawHdf5{path};
   refusal_of_tensor();
   H5Eget_auto2(H5E_DEFAULT, &after, &data);
   BOOST_TEST((before == after));

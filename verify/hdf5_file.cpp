@@ -71,12 +71,22 @@ std::unique_ptr<Hdf5File::Impl> Hdf5File::Impl::open(const std::string& path, st
   return impl;
 }
 
-Hdf5File Hdf5File::open_read(const std::string& path) {
+std::unique_ptr<Hdf5File::Impl> Hdf5File::Impl::open_sound(const std::string& path,
+                                                           Inspection inspection) {
   if (path.empty()) throw FileError("'': an empty name, expected that of a file");
-  const Hdf5Quiet quiet;
   const std::int64_t bytes = require_hdf5_signature(path);
-  Impl::require_sound(path, bytes);
-  return Hdf5File(Impl::open(path, bytes));
+  require_sound(path, bytes, inspection);
+  return open(path, bytes);
+}
+
+Hdf5File Hdf5File::open_read(const std::string& path) {
+  const Hdf5Quiet quiet;
+  return Hdf5File(Impl::open_sound(path, Impl::Inspection::data));
+}
+
+Hdf5File Hdf5File::open_layout(const std::string& path) {
+  const Hdf5Quiet quiet;
+  return Hdf5File(Impl::open_sound(path, Impl::Inspection::layout));
 }
 
 const std::string& Hdf5File::path() const { return impl_->path; }
@@ -146,6 +156,24 @@ std::int64_t Hdf5File::int_attribute(const std::string& inside, const std::strin
 DatasetInfo Hdf5File::info(const std::string& inside) const {
   const Hdf5Quiet quiet;
   return impl_->open_dataset(inside).info;
+}
+
+std::vector<std::string> Hdf5File::dataset_paths() const {
+  const Hdf5Quiet quiet;
+  return impl_->dataset_paths();
+}
+
+DatasetStorage Hdf5File::storage(const std::string& inside) const {
+  const Hdf5Quiet quiet;
+  return impl_->storage(impl_->open_dataset(inside));
+}
+
+StoredChunk Hdf5File::chunk(const std::string& inside,
+                            const std::vector<std::int64_t>& start) const {
+  const Hdf5Quiet quiet;
+  std::optional<Hdf5Dataset>& data = impl_->last_dataset;
+  if (!data || data->inside != inside) data = impl_->open_dataset(inside);
+  return impl_->chunk(*data, start);
 }
 
 HostTensor Hdf5File::tensor(const std::string& inside) const {

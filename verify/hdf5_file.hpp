@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "reference/program/host_tensor.hpp"
+#include "verify/dataset_storage.hpp"
 
 namespace tokenview {
 
@@ -43,6 +44,10 @@ class Hdf5File {
   /// some damaged files. That costs as much again as opening every object does.
   static Hdf5File open_read(const std::string& path);
 
+  /// The same for a caller who expands chunks himself, with storage() and chunk(): the child
+  /// process has not, so that tensor(), rows() and integers() of chunked data sets are not safe.
+  static Hdf5File open_layout(const std::string& path);
+
   Hdf5File(Hdf5File&& other) noexcept;
   Hdf5File& operator=(Hdf5File&& other) noexcept;
   ~Hdf5File();
@@ -70,6 +75,19 @@ class Hdf5File {
   std::int64_t int_attribute(const std::string& inside, const std::string& name) const;
 
   DatasetInfo info(const std::string& inside) const;
+
+  /// The paths of all data sets, in order of their bytes; one that has two names is there twice.
+  /// Throws for a broken link, a name that is not UTF-8, a link to a group above it, and more than
+  /// a million names.
+  std::vector<std::string> dataset_paths() const;
+
+  /// Where the elements of a data set lie. Throws as tensor() does for its size and chunks, and for
+  /// what leads outside of the file.
+  DatasetStorage storage(const std::string& inside) const;
+
+  /// The chunk that begins at element `start`, an extent of chunks' multiple on every axis, as it
+  /// lies in the file.
+  StoredChunk chunk(const std::string& inside, const std::vector<std::int64_t>& start) const;
 
   /// A whole tensor of float32, float16 or bfloat16 (uint16 with attribute dtype = "bfloat16").
   /// NaN and infinity are values like any other here.

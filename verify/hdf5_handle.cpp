@@ -49,6 +49,14 @@ Hdf5Type float_type(hid_t type) {
   return {std::nullopt, text("a non-IEEE float of ", H5Tget_size(type), " bytes")};
 }
 
+/// As h5py writes it: a byte, FALSE = 0 and TRUE = 1.
+bool is_boolean(hid_t type) {
+  signed char no = -1, yes = -1;
+  return H5Tget_size(type) == 1 && H5Tget_nmembers(type) == 2 &&
+         H5Tenum_valueof(type, "FALSE", &no) >= 0 && H5Tenum_valueof(type, "TRUE", &yes) >= 0 &&
+         no == 0 && yes == 1;
+}
+
 }  // namespace
 
 std::string hdf5_reason() {
@@ -74,7 +82,7 @@ Hdf5Type hdf5_type(hid_t type) {
     case H5T_REFERENCE:
       return {std::nullopt, "reference"};
     case H5T_ENUM:
-      return {std::nullopt, "enum"};
+      return {std::nullopt, is_boolean(type) ? "bool" : "enum"};
     case H5T_VLEN:
       return {std::nullopt, "variable-length list"};
     case H5T_ARRAY:

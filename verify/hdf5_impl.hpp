@@ -58,10 +58,12 @@ struct Hdf5File::Impl {
   // The group that held the last object asked for: the next one is mostly its neighbour.
   mutable std::string last_group_path;
   mutable Hdf5Handle last_group;
+  mutable std::optional<Hdf5Dataset> last_dataset;  // whose chunks are read one after the other
 
   ~Impl() {
     const Hdf5Quiet quiet;
     last_group = Hdf5Handle();
+    last_dataset.reset();
     file = Hdf5Handle();
   }
 
@@ -73,16 +75,20 @@ struct Hdf5File::Impl {
                            printable(hdf5_reason()), ")"));
   }
 
+  /// What the child process does with the data of chunks: expands them, or finds where they lie.
+  enum class Inspection { data, layout };
+
+  static std::unique_ptr<Impl> open_sound(const std::string& path, Inspection inspection);
   static std::unique_ptr<Impl> open(const std::string& path, std::int64_t bytes);
 
   /// Throws FileError where a child process found the file damaged, or did not live to tell.
-  static void require_sound(const std::string& path, std::int64_t bytes);
+  static void require_sound(const std::string& path, std::int64_t bytes, Inspection inspection);
 
   // What the child does, so that it has been done once before anybody relies on it: opens every
-  // object, reads every string and every chunk. Throws DamagedHdf5.
-  void inspect() const;
+  // object, reads every string and every chunk or where it lies. Throws DamagedHdf5.
+  void inspect(Inspection inspection) const;
   void inspect_attribute(hid_t object, const std::string& inside, const std::string& name) const;
-  void inspect_dataset(const std::string& inside) const;
+  void inspect_dataset(const std::string& inside, Inspection inspection) const;
 
   // Where `inside` leads.
   Hdf5Handle open_object(const std::string& inside) const;
@@ -92,6 +98,8 @@ struct Hdf5File::Impl {
   std::string soft_link_target(hid_t group, const std::string& name, std::size_t bytes,
                                const std::string& inside) const;
   std::vector<Hdf5Link> links(const std::string& inside) const;
+
+  std::vector<std::string> dataset_paths() const;
 
   // Attributes and strings.
   std::vector<std::string> attribute_names(hid_t object, const std::string& inside) const;
@@ -111,6 +119,10 @@ struct Hdf5File::Impl {
                  void* values) const;
   void read_block(const Hdf5Dataset& data, hid_t memory_type, const Hdf5Extents& start,
                   const Hdf5Extents& extents, void* values) const;
+  DatasetStorage storage(const Hdf5Dataset& data) const;
+  void describe_chunks(const Hdf5Dataset& data, hid_t properties, DatasetStorage& storage) const;
+  std::int64_t stored_size(const Hdf5Dataset& data, const Hdf5Extents& start) const;
+  StoredChunk chunk(const Hdf5Dataset& data, const std::vector<std::int64_t>& start) const;
   HostTensor read_tensor(const Hdf5Dataset& data, std::int64_t begin, std::int64_t count) const;
 };
 

@@ -24,7 +24,7 @@ void pass_over_refusal(const Body& body) {
 
 }  // namespace
 
-void Hdf5File::Impl::inspect() const {
+void Hdf5File::Impl::inspect(Inspection inspection) const {
   std::vector<std::string> todo = {"/"};
   std::unordered_set<haddr_t> seen;
   const auto inspect_group = [&](const std::string& inside) {
@@ -40,7 +40,7 @@ void Hdf5File::Impl::inspect() const {
       for (const std::string& name : attribute_names(object, inside))
         pass_over_refusal([&] { inspect_attribute(object, inside, name); });
       const H5I_type_t kind = H5Iget_type(object);
-      if (kind == H5I_DATASET) inspect_dataset(inside);
+      if (kind == H5I_DATASET) inspect_dataset(inside, inspection);
       if (kind == H5I_GROUP) inspect_group(inside);
     });
   }
@@ -53,23 +53,29 @@ void Hdf5File::Impl::inspect_attribute(hid_t object, const std::string& inside,
   if (H5Tget_class(type) == H5T_STRING) string_attribute(object, inside, name);
 }
 
-void Hdf5File::Impl::inspect_dataset(const std::string& inside) const {
+void Hdf5File::Impl::inspect_dataset(const std::string& inside, Inspection inspection) const {
   const Hdf5Dataset data = open_dataset(inside);
   require_readable(data);
   if (H5Tget_class(data.type) == H5T_STRING && data.info.shape.empty()) read_string(data);
 
   const Hdf5Handle properties(H5Dget_create_plist(data.id), H5Pclose);
-  if (!data.info.dtype || data.bytes() == 0 || H5Pget_layout(properties) != H5D_CHUNKED) return;
+  if (!storage_type(data.info.type_name) || data.bytes() == 0 ||
+      H5Pget_layout(properties) != H5D_CHUNKED)
+    return;
   Hdf5Extents chunk{}, start{}, extents{};
   H5Pget_chunk(properties, H5S_MAX_RANK, chunk.data());
   const std::size_t rank = data.info.shape.size();
   std::size_t chunk_bytes = H5Tget_size(data.type);  // at most 16 MiB: it is readable
   for (std::size_t axis = 0; axis < rank; ++axis) chunk_bytes *= chunk[axis];
-  std::vector<char> buffer(chunk_bytes);
+  if (inspection == Inspection::layout) storage(data);
+  std::vector<char> buffer(inspection == Inspection::data ? chunk_bytes : 0);
   for (std::size_t axis = 0; axis != rank;) {
     for (std::size_t i = 0; i < rank; ++i)
       extents[i] = std::min(chunk[i], hsize_t(data.info.shape[i]) - start[i]);
-    read_block(data, data.type, start, extents, buffer.data());
+    if (inspection == Inspection::data)
+      read_block(data, data.type, start, extents, buffer.data());
+    else
+      stored_size(data, start);
     // On to the next chunk: the axis that moves is the first one that is not at its end.
     for (axis = 0; axis < rank; ++axis) {
       start[axis] += chunk[axis];
@@ -81,14 +87,15 @@ void Hdf5File::Impl::inspect_dataset(const std::string& inside) const {
 
 // Release 1.10 of the library crashes on some damaged files, and on others fills the memory or runs
 // in a circle (about 1 of 500 with a few random bytes). A child process has this first.
-void Hdf5File::Impl::require_sound(const std::string& path, std::int64_t bytes) {
+void Hdf5File::Impl::require_sound(const std::string& path, std::int64_t bytes,
+                                   Inspection inspection) {
   // Sound files take about 50 ms a MiB of small data sets, 10 ms a MiB of compressed ones.
   const ChildLimits limits{inspection_memory, 5 + bytes / (16 * mebibyte)};
   std::optional<std::string> damage;
   try {
     damage = child_result(limits, [&]() -> std::string {
       try {
-        Impl::open(path, bytes)->inspect();
+        Impl::open(path, bytes)->inspect(inspection);
         return {};
       } catch (const DamagedHdf5& error) {
         return error.what();

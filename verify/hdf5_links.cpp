@@ -137,9 +137,12 @@ Hdf5Dataset Hdf5File::Impl::open_dataset(const std::string& inside) const {
   if (said == "bfloat16" && type.name == "uint16") {
     data.info.dtype = DType::bfloat16;
     data.info.type_name = said;
+  } else if ((said == "float8_e4m3fn" || said == "float8_e5m2") && type.name == "uint8") {
+    data.info.type_name = said;
   } else if (said != type.name) {
     fail(inside, text("is ", type.name, " with the attribute dtype = '", printable(said),
-                      "', expected uint16 with 'bfloat16', or none"));
+                      "', expected uint16 with 'bfloat16', uint8 with 'float8_e4m3fn' or "
+                      "'float8_e5m2', or none"));
   }
   return data;
 }
