@@ -31,10 +31,10 @@ void start_device(int device);
 
 /// What a started GPU tells.
 struct DeviceState {
-  std::string problem;           // why it cannot be used; empty: it can, and the rest is known
-  bool has_code = false;         // of this build
-  std::int64_t memory_free = 0;  // bytes
-  std::string compute_mode;      // "default", "exclusive", "prohibited"
+  std::string problem = {};       // why it cannot be used; empty: it can, and the rest is known
+  bool has_code = false;          // of this build
+  std::int64_t memory_free = 0;   // bytes
+  std::string compute_mode = {};  // "default", "exclusive", "prohibited"
 };
 /// Starts the GPU.
 DeviceState device_state(int device);

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <chrono>
 #include <csignal>
+#include <fstream>
 #include <set>
+#include <string>
+#include <thread>
 
 #include "tests/boost_test.hpp"
 #include "verify/launcher.hpp"
@@ -96,6 +99,20 @@ BOOST_AUTO_TEST_CASE(what_does_not_end_is_ended_with_what_it_started) {
     }
   });
   BOOST_TEST(seconds < 10);
+}
+
+BOOST_AUTO_TEST_CASE(what_a_process_leaves_behind_ends_with_it) {
+  const auto ends = run_scripts("sleep 60 & echo $!", 1);
+  BOOST_TEST(ends.front().succeeded());
+  const std::string stat = "/proc/" + std::to_string(std::stol(ends.front().out)) + "/stat";
+  const auto is_running = [&] {
+    std::string number, name, state;
+    std::ifstream(stat) >> number >> name >> state;
+    return !state.empty() && state != "Z";
+  };
+  for (int wait = 0; wait < 200 && is_running(); ++wait)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  BOOST_TEST(!is_running());
 }
 
 BOOST_AUTO_TEST_CASE(much_output_is_taken_and_the_rest_dropped) {

@@ -156,9 +156,8 @@ std::vector<PredictedAssert> predicted_asserts(const std::vector<Finding>& findi
 }
 
 bool is_predicted(const AssertRecord& record, const std::vector<PredictedAssert>& predicted) {
-  return std::ranges::any_of(predicted, [&](const PredictedAssert& assert) {
-    return assert.at.world == record.rank&& assert.index == record.index&& assert.bound ==
-           record.bound;
+  return std::ranges::any_of(predicted, [&](const PredictedAssert& due) {
+    return due.at.world == record.rank && due.index == record.index && due.bound == record.bound;
   });
 }
 
