@@ -249,7 +249,8 @@ class Checker final : public CaseObserver<S> {
       return;
     }
     const Comparison comparison =
-        compare(std::span<const S>(value.data(), std::size_t(value.size())), trusted.values);
+        compare(std::span<const S>(value.data(), std::size_t(value.size())),
+                std::span<const float>(trusted.values));
     const bool inherits = !inputs_.context_ids.empty() && reads_caches(name);
     const Bound bound =
         bfloat16_

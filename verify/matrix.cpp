@@ -108,7 +108,8 @@ class Comparer {
   }
 
   void judge(const std::string& name, const PlacedValues& values) {
-    const Comparison comparison = tokenview::compare(values.found, values.trusted);
+    const Comparison comparison = tokenview::compare(std::span<const double>(values.found),
+                                                     std::span<const double>(values.trusted));
     const Bound bound = float32_bound(comparison, values.columns);
     result_.taps += 1;
     result_.values += comparison.count;
