@@ -29,10 +29,6 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
       $<$<COMPILE_LANGUAGE:CXX>:-Wno-uninitialized -Wno-maybe-uninitialized>)
   endif()
 endif()
-# Of g++ 13: a vector of one element that is copied from a range (bug 107852).
-if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
-  target_compile_options(tokenview_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-array-bounds>)
-endif()
 if(TOKENVIEW_SANITIZE)
   target_compile_options(tokenview_flags INTERFACE
     $<$<COMPILE_LANGUAGE:CXX>:-O1 -fsanitize=${TOKENVIEW_SANITIZE} -fno-sanitize-recover=all

@@ -229,8 +229,7 @@ class Hdf5Format final : public TensorFile::Format {
 std::int64_t TensorInfo::elements() const { return element_count(shape); }
 
 std::int64_t TensorInfo::columns() const {
-  return element_count(
-      shape.size() < 2 ? shape : std::vector<std::int64_t>(shape.begin() + 1, shape.end()));
+  return shape.size() < 2 ? elements() : element_count({shape.begin() + 1, shape.end()});
 }
 
 TensorFile TensorFile::open(const std::string& path) {
