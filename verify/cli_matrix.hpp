@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,7 +16,7 @@ struct MatrixArguments {
   std::vector<std::int64_t> tp, dp;  // empty: all
   std::vector<std::int64_t> tokens;  // prefixes alone; empty: cases, and prefixes where not quick
   std::vector<std::string> protocols, cases;
-  std::string shard;               // "2/8"; empty: see share_of()
+  std::optional<std::string> shard;               // "2/8"; empty: see share_of()
   std::vector<std::string> merge;  // files of parts: nothing is run
   ExecutorArguments executor;
   int num_threads = 1;  // on the CPU, with simulated ranks

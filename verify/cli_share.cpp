@@ -9,10 +9,10 @@
 #include <map>
 #include <string_view>
 
-#include "reference/program/error.hpp"
-#include "reference/program/nearest.hpp"
 #include "comm_sim/transport/host_group.hpp"
 #include "comm_sim/transport/process_rank.hpp"
+#include "reference/program/error.hpp"
+#include "reference/program/nearest.hpp"
 #include "verify/executor.hpp"
 #include "verify/hdf5_text.hpp"
 
@@ -136,11 +136,11 @@ std::vector<Part> in_order(const std::string& verb, std::vector<Part> parts) {
 
 std::string Share::str() const { return text(index + 1, '/', count); }
 
-Share share_of(const std::string& option) {
+Share share_of(const std::optional<std::string>& option) {
   Share share;
-  if (!option.empty()) {
-    if (!parse(option, share))
-      throw UsageError(text("--shard \"", printable(option), "\": expected i/n with 1 <= i <= n"));
+  if (option) {
+    if (!parse(*option, share))
+      throw UsageError(text("--shard \"", printable(*option), "\": expected i/n with 1 <= i <= n"));
     return share;
   }
   if (const auto process = process_rank();

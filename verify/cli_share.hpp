@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,7 +26,7 @@ struct Share {
 /// The part of this process: `option`, "2/8", where it is not empty; else that of a process of
 /// mpirun; else that of a task of a Slurm array (SLURM_ARRAY_TASK_ID, _COUNT, _MIN, _STEP); else
 /// the whole. Throws UsageError.
-Share share_of(const std::string& option);
+Share share_of(const std::optional<std::string>& option);
 
 /// What one part found: lines of a report, the last one its summary.
 struct Part {

@@ -31,7 +31,7 @@ namespace {
 constexpr std::size_t chunk_size = 500;
 
 struct SweepArguments {
-  std::string shard;
+  std::optional<std::string> shard;
   std::vector<std::string> merge;
   std::string state;
   int threads = 0;

@@ -85,7 +85,7 @@ PlacedTap placed(const NamedView& view, const std::vector<RankTaps>& taps, std::
       total.trusted.push_back(trusted(r, c));
     }
   }
-  if (!total.rows.empty()) result.values.push_back(std::move(total));
+  result.values.push_back(std::move(total));  // without a row too: then the summands are of none
   return result;
 }
 
