@@ -12,20 +12,6 @@
 namespace tokenview {
 namespace {
 
-/// Rows of a later draft pass, named after a token of each request -> numbers of requests.
-Rows as_requests(const Rows& rows, const std::vector<GoldenInputs>& inputs) {
-  Rows requests;
-  for (std::int64_t i = 0; i < rows.size(); ++i) {
-    RowRun row = rows.at(i);
-    if (row.kind == RowKind::token) {
-      const std::vector<std::int32_t>& starts = inputs[std::size_t(row.dp)].query_start_loc;
-      row.first = std::int32_t(std::ranges::upper_bound(starts, row.first) - starts.begin()) - 1;
-    }
-    requests.append(row);
-  }
-  return requests;
-}
-
 CleanLayout layout_of(const ViewRunResult& run, const ParallelConfig& parallel,
                       const std::vector<GoldenInputs>& inputs) {
   CleanLayout layout;
@@ -36,15 +22,29 @@ CleanLayout layout_of(const ViewRunResult& run, const ParallelConfig& parallel,
     for (std::int64_t world = 0; world < parallel.world_size(); ++world) {
       if (coordinates_of(world, parallel).pp != view.stage) continue;
       if (in_stage >= view.by_rank.size()) break;
-      TokenView held = view.by_rank[in_stage++];
-      if (tap_place(view.name).pass > 0) held.rows = as_requests(held.rows, inputs);
-      of_world[std::size_t(world)] = std::move(held);
+      of_world[std::size_t(world)] = as_in_files(view.by_rank[in_stage++], view.name, inputs);
     }
   }
   return layout;
 }
 
 }  // namespace
+
+TokenView as_in_files(TokenView view, const std::string& tap,
+                      const std::vector<GoldenInputs>& inputs) {
+  if (tap_place(tap).pass <= 0) return view;
+  Rows requests;
+  for (std::int64_t i = 0; i < view.rows.size(); ++i) {
+    RowRun row = view.rows.at(i);
+    if (row.kind == RowKind::token) {
+      const std::vector<std::int32_t>& starts = inputs[std::size_t(row.dp)].query_start_loc;
+      row.first = std::int32_t(std::ranges::upper_bound(starts, row.first) - starts.begin()) - 1;
+    }
+    requests.append(row);
+  }
+  view.rows = requests;
+  return view;
+}
 
 const TokenView* CleanLayout::find(const std::string& tap, std::int64_t world) const {
   const auto found = views.find(tap);

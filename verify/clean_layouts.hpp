@@ -22,6 +22,11 @@ struct CleanLayout {
   const TokenView* find(const std::string& tap, std::int64_t world) const;
 };
 
+/// A view of a symbolic run as files have it: in draft passes after the first a row is named after
+/// its request, not after a token of it. `inputs`: of each dp rank.
+TokenView as_in_files(TokenView view, const std::string& tap,
+                      const std::vector<GoldenInputs>& inputs);
+
 /// The layouts of the published protocols that have no finding for this model, these ranks and
 /// these inputs of each dp rank, from symbolic runs; each layout once. Empty where the model or the
 /// ranks are not simulable.
