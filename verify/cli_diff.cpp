@@ -100,9 +100,9 @@ Exit golden_against_dump(const DiffArguments& arguments, const std::string& gold
   const DumpFile dump = DumpFile::open(dump_paths);
   DumpDiffOptions options;
   options.rules = rules_of(arguments);
-  options.case_name = arguments.case_name;
   options.threads = available_threads();
-  const DumpDiffResult result = diff_dump(golden, dump, options);
+  GoldenSide side(golden, arguments.case_name);
+  const DumpDiffResult result = diff_dump(side, dump, options);
   const DiffSides sides{golden_path, dump.name(), in_words(dump.parallel())};
   if (arguments.as_records())
     write_dump_diff(std::cout, sides, result);

@@ -9,17 +9,13 @@
 #include <vector>
 
 #include "verify/dump_file.hpp"
-#include "verify/golden_file.hpp"
-#include "verify/tap_fit.hpp"
 #include "verify/tolerance_rules.hpp"
+#include "verify/trusted_side.hpp"
 
 namespace tokenview {
 
 struct DumpDiffOptions {
   ToleranceRules rules;
-  /// Case of the golden for every step that has no dummy on this rank; absent: the one with the
-  /// step's inputs.
-  std::optional<std::string> case_name;
   std::function<bool(const std::string&)> wanted;  // asked with "pass/tap"; absent: all are
   int threads = 1;
 };
@@ -72,7 +68,7 @@ struct DumpDiffResult {
   bool nothing_compared() const { return compared == 0 && failed == 0; }
 };
 
-/// Holds a dump of any parallel layout against a golden file: puts the ranks' rows together, each
+/// Holds a dump of any parallel layout against trusted values: puts the ranks' rows together, each
 /// where it belongs by its values, adds up what is partial, and compares. Where a tensor fits
 /// nowhere, says what its rows are instead.
 ///
@@ -81,8 +77,7 @@ struct DumpDiffResult {
 /// explains, for pads that are not zero where the protocol has zeros, and for the first tap whose
 /// layout is not the protocol's where that leads to wrong values or where the pass ends on it.
 ///
-/// Throws FileError for what cannot be read, UsageError for a case that the golden does not have.
-DumpDiffResult diff_dump(const GoldenFile& golden, const DumpFile& dump,
-                         const DumpDiffOptions& options);
+/// Throws FileError for what cannot be read.
+DumpDiffResult diff_dump(TrustedSide& side, const DumpFile& dump, const DumpDiffOptions& options);
 
 }  // namespace tokenview

@@ -54,6 +54,8 @@ class Finder {
   std::optional<Counterpart> find() const {
     if (GoldenFile::holds_ids(name_of(tap_))) return std::nullopt;
     if (trusted_.has(tap_)) return same(tap_);
+    if (tap_.ends_with(".input.hidden_states")) return layer_input();
+    if (tap_.ends_with("norm.residual")) return norm_input(without_end(tap_, ".residual"));
     if (tap_.ends_with(".hidden")) return hidden(without_end(tap_, ".hidden"));
     if (tap_.ends_with(".mlp.experts_and_shared"))
       return same(without_end(tap_, ".experts_and_shared"));
@@ -92,14 +94,47 @@ class Finder {
     return {cols};
   }
 
-  std::optional<Counterpart> hidden(const std::string& module) const {
-    if (module.ends_with("norm")) return same(module);
-    const std::string residual = module + ".residual";
-    if (!dump_taps_.contains(residual)) return std::nullopt;
-    std::optional<Counterpart> found = same(module);
-    if (!found) return std::nullopt;
+  /// The sum of the tap, the hidden part, and its residual.
+  std::optional<Counterpart> sum_with(const std::string& residual,
+                                      const std::string& trusted_tap) const {
+    std::optional<Counterpart> found = same(trusted_tap);
+    if (!found || !dump_taps_.contains(residual)) return std::nullopt;
     found->summands.push_back(residual);
     found->in_words += " as hidden + residual";
+    return found;
+  }
+
+  std::optional<Counterpart> hidden(const std::string& module) const {
+    if (module.ends_with("norm")) return same(module);
+    return sum_with(module + ".residual", module);
+  }
+
+  /// A layer's input. The first one has no residual yet.
+  std::optional<Counterpart> layer_input() const {
+    const std::string layer = without_end(tap_, ".input.hidden_states");
+    if (layer.rfind("layers.") == std::string::npos) return std::nullopt;
+    const std::string before = layer_before(layer);
+    std::optional<Counterpart> found = dump_taps_.contains(layer + ".input.residual")
+                                           ? sum_with(layer + ".input.residual", before)
+                                           : same(before);
+    // The first layer of a stack may take another part of the rows than the module before gave.
+    if (found && before.find("layers.") == std::string::npos) found->layout_tap.clear();
+    return found;
+  }
+
+  /// What an engine's fused norm adds up before it: the layer before, on the rows of the norm.
+  std::optional<Counterpart> norm_input(const std::string& norm) const {
+    std::string before;
+    if (norm.ends_with(".input_layernorm")) {
+      before = layer_before(without_end(norm, ".input_layernorm"));
+    } else if (norm.ends_with("/model.norm") || norm.ends_with("/mtp.norm")) {
+      const std::string layers = without_end(norm, "norm") + "layers.";
+      for (const std::string& tap : trusted_.taps())  // in program order: the last one stays
+        if (tap.starts_with(layers) && tap.find('.', layers.size()) == std::string::npos)
+          before = tap;
+    }
+    std::optional<Counterpart> found = before.empty() ? std::nullopt : same(before);
+    if (found) found->layout_tap = norm;
     return found;
   }
 
@@ -136,8 +171,8 @@ class Finder {
 
 }  // namespace
 
-GoldenStep::GoldenStep(const GoldenFile& golden, std::string case_name)
-    : golden_(golden), case_name_(std::move(case_name)) {
+GoldenStep::GoldenStep(const GoldenFile& golden, std::string case_name, GoldenInputs inputs)
+    : golden_(golden), case_name_(std::move(case_name)), inputs_(std::move(inputs)) {
   for (const std::string& tap : golden_.tap_names(case_name_)) taps_.insert("target/" + tap);
   const std::int64_t steps = golden_.mtp_step_count(case_name_);
   for (std::int64_t step = 0; step < steps; ++step)
@@ -157,6 +192,13 @@ IntegerTensor GoldenStep::ids(const std::string& tap) const {
   const std::int64_t pass = tap_place(tap).pass;
   return pass < 0 ? golden_.tap_ids(case_name_, name_of(tap))
                   : golden_.mtp_ids(case_name_, pass, name_of(tap));
+}
+
+std::string layer_before(const std::string& layer) {
+  const std::size_t at = layer.rfind("layers.") + std::string_view("layers.").size();
+  const std::int64_t number = std::stoll(layer.substr(at));
+  if (number > 0) return text(layer.substr(0, at), number - 1);
+  return pass_of(layer) + (name_of(layer).starts_with("mtp.") ? "/mtp.fc" : "/model.embed_tokens");
 }
 
 std::optional<Counterpart> counterpart_of(const std::string& tap,

@@ -24,24 +24,32 @@ class TrustedStep {
   virtual HostTensor values(const std::string& tap) const = 0;  // [tokens, columns]
   virtual IntegerTensor ids(const std::string& tap) const = 0;
 
+  /// What the step was given; null where that is not known.
+  virtual const GoldenInputs* inputs() const = 0;
+
   bool has(const std::string& tap) const { return taps().contains(tap); }
 };
 
 /// A case of a golden file, which must outlive it.
 class GoldenStep final : public TrustedStep {
  public:
-  GoldenStep(const GoldenFile& golden, std::string case_name);
+  GoldenStep(const GoldenFile& golden, std::string case_name, GoldenInputs inputs);
 
   const std::string& name() const override { return case_name_; }
   const std::set<std::string, InProgramOrder>& taps() const override { return taps_; }
   HostTensor values(const std::string& tap) const override;
   IntegerTensor ids(const std::string& tap) const override;
+  const GoldenInputs* inputs() const override { return &inputs_; }
 
  private:
   const GoldenFile& golden_;
   std::string case_name_;
+  GoldenInputs inputs_;
   std::set<std::string, InProgramOrder> taps_;
 };
+
+/// The tap whose value the layer `layer` takes: the layer before, the embedding, the MTP's fc.
+std::string layer_before(const std::string& layer);
 
 /// What a tap of a dump is held against.
 struct Counterpart {
@@ -56,6 +64,8 @@ struct Counterpart {
 
 /// The counterpart of a tap of a dump, where `trusted` has one. Besides the same name:
 ///   X.hidden, X.residual of a layer X     their sum is X
+///   X.input.hidden_states, .residual      their sum is what comes before layer X
+///   X.residual of a layer's input norm, or of the last one   the layer before
 ///   X.hidden of a norm X                  X
 ///   mlp.experts_and_shared                mlp
 ///   mlp.shared_expert.gated               sigmoid(mlp.shared_expert_gate) mlp.shared_expert
