@@ -19,6 +19,7 @@
 #include "verify/hdf5_text.hpp"
 #include "verify/plain_diff.hpp"
 #include "verify/report.hpp"
+#include "verify/trusted_dump.hpp"
 
 namespace tokenview {
 namespace {
@@ -92,23 +93,61 @@ std::string in_words(const ParallelConfig& parallel) {
               parallel.enable_expert_parallel ? " ep" : "");
 }
 
-Exit golden_against_dump(const DiffArguments& arguments, const std::string& golden_path,
-                         const std::vector<std::string>& dump_paths) {
-  if (!arguments.maps.empty())
-    throw UsageError("diff: --map renames tensors of plain files: a dump has the golden's names");
-  const GoldenFile golden = GoldenFile::open(golden_path);
-  const DumpFile dump = DumpFile::open(dump_paths);
+Exit report(const DiffArguments& arguments, TrustedSide& side, const std::string& trusted,
+            const DumpFile& dump) {
   DumpDiffOptions options;
   options.rules = rules_of(arguments);
   options.threads = available_threads();
-  GoldenSide side(golden, arguments.case_name);
   const DumpDiffResult result = diff_dump(side, dump, options);
-  const DiffSides sides{golden_path, dump.name(), in_words(dump.parallel())};
+  const DiffSides sides{trusted, dump.name(), in_words(dump.parallel())};
   if (arguments.as_records())
     write_dump_diff(std::cout, sides, result);
   else
     print_dump_diff(std::cout, sides, result, arguments.verbosity, use_colour());
   return exit_of(verdict_of(result));
+}
+
+void refuse_maps(const DiffArguments& arguments) {
+  if (!arguments.maps.empty())
+    throw UsageError("diff: --map renames tensors of plain files: those of a dump have names");
+}
+
+Exit golden_against_dump(const DiffArguments& arguments, const std::string& golden_path,
+                         const std::vector<std::string>& dump_paths) {
+  refuse_maps(arguments);
+  const GoldenFile golden = GoldenFile::open(golden_path);
+  GoldenSide side(golden, arguments.case_name);
+  return report(arguments, side, golden_path, DumpFile::open(dump_paths));
+}
+
+/// The files of two dumps: of one argument that names several, or of one name up to ".rank".
+std::vector<std::vector<std::string>> dumps_in(const std::vector<std::string>& arguments) {
+  std::vector<std::pair<std::string, std::vector<std::string>>> dumps;
+  for (const std::string& argument : arguments)
+    for (const std::string& file : files_named(argument)) {
+      const std::string name = file.substr(0, file.rfind(".rank"));
+      auto dump = std::ranges::find(dumps, name, [](const auto& entry) { return entry.first; });
+      if (dump == dumps.end()) dump = dumps.insert(dumps.end(), {name, {}});
+      dump->second.push_back(file);
+    }
+  std::vector<std::vector<std::string>> files;
+  for (auto& [name, of_dump] : dumps) files.push_back(std::move(of_dump));
+  return files;
+}
+
+Exit dump_against_dump(const DiffArguments& arguments) {
+  refuse_maps(arguments);
+  if (arguments.case_name)
+    throw UsageError("diff: --case chooses a case of a golden: there is none");
+  const std::vector<std::vector<std::string>> files = dumps_in(arguments.files);
+  if (files.size() != 2)
+    throw UsageError(text("diff: found ", plural(std::int64_t(files.size()), "dump"),
+                          ", expected a golden and a dump, or two dumps (files of one dump have "
+                          "one name up to .rank<R>.h5)"));
+  DumpFile first = DumpFile::open(files.front()), second = DumpFile::open(files.back());
+  if (second.parallel().tp < first.parallel().tp) std::swap(first, second);
+  DumpSide side(first);
+  return report(arguments, side, first.name() + " (" + in_words(first.parallel()) + ')', second);
 }
 
 class PlainReport final : public PlainDiffListener {
@@ -218,6 +257,7 @@ Exit run(const DiffArguments& arguments) {
     }
   if (goldens.size() == 1 && !dumps.empty() && plain.empty())
     return golden_against_dump(arguments, goldens.front(), dumps);
+  if (goldens.empty() && plain.empty()) return dump_against_dump(arguments);
   if (goldens.size() + dumps.size() + plain.size() == 2 && (dumps.empty() || !plain.empty())) {
     if (arguments.case_name)
       throw UsageError("diff: --case chooses a case of a golden for a dump: there is no dump");
@@ -272,6 +312,8 @@ constinit const Verb diff_verb = {
     "tokenview diff golden.h5 dump.rank*.h5\n"
     "    puts the ranks' rows together by their values; what differs first, and what each rank "
     "held\n"
+    "tokenview diff tp1.rank0.h5 tp4.rank*.h5\n"
+    "    a dump against one of fewer ranks, of any model\n"
     "tokenview diff model.h5 other.safetensors --map 'transformer.*=model.*' --like torch\n"
     "    tensors by name",
     add_options};

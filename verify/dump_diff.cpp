@@ -92,6 +92,9 @@ class DumpDiff {
         if (!step.taps.contains(name) && !lost.contains(name))
           missing(stage.number, stage.dp, name,
                   text("rank ", rank->at.world, " does not have it, other ranks do"));
+      if (!step.stopped.empty() && rank == stage.ranks.front())
+        missing(stage.number, stage.dp, "the rest of the step",
+                "the run stopped: " + printable(step.stopped));
       if (!step.has_manifest && !(step.inputs && step.inputs->input_ids))
         missing(stage.number, stage.dp, "inputs",
                 text("rank ", rank->at.world, " has neither inputs nor a manifest"));

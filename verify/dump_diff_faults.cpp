@@ -49,6 +49,20 @@ std::function<std::vector<std::int64_t>(const ColumnBlock&)> columns_in(
   };
 }
 
+/// Views of a symbolic run, which has one step, as those of engine step `step`.
+std::vector<TokenView> at_step(const std::vector<TokenView>& views, std::int32_t step) {
+  std::vector<TokenView> result = views;
+  for (TokenView& view : result) {
+    Rows rows;
+    for (RowRun run : view.rows.runs()) {
+      if (run.kind == RowKind::token) run.step = step;
+      rows.append(run);
+    }
+    view.rows = rows;
+  }
+  return result;
+}
+
 /// What the rows of this dp rank's ranks are, into `tap`; and what is wrong with them, in words.
 std::string infer_rows(const DumpFile& dump, const TrustedSide& side, const StageStep& stage,
                        const OtherRows& others, const Counterpart& counterpart,
@@ -74,7 +88,8 @@ std::string infer_rows(const DumpFile& dump, const TrustedSide& side, const Stag
   for (const std::size_t i : search.mine) mine.push_back(found.ranks[i]);
   for (std::size_t i = 0; i < std::min(mine.size(), tap.diff.ranks.size()); ++i)
     tap.diff.ranks[i].held = rows_in_words(mine[i], std::int16_t(stage.dp), options.step);
-  return fault_in_words(mine, required, std::int16_t(stage.dp), options.step);
+  return fault_in_words(mine, at_step(required, options.step), std::int16_t(stage.dp),
+                        options.step);
 }
 
 /// What is wrong with a sum of other taps, or with one of its terms.
@@ -83,8 +98,14 @@ std::string fault_of_terms(const DumpFile& dump, const TrustedSide& side, const 
   if (tap.nearest.size() != tap.ranks.size()) return {};
   TapTensors tensors = TapExplainer::tensors_of(dump, stage, counterpart);
   tensors.trusted = &counterpart.values;
-  if (const auto term = miscounted_term(tap.diff.tap, tensors, tap.nearest, *stage.trusted)) {
-    tap.diff.detail = text("the difference is a multiple of ", term->term);
+  std::optional<MiscountedTerm> term =
+      miscounted_term(tap.diff.tap, tensors, tap.nearest, *stage.trusted);
+  if (!term && tap.diff.tap.ends_with("norm") && side.config() != nullptr)
+    if (const auto weight = side.weight(name_of(tap.diff.tap) + ".weight"))
+      term = miscounted_term_of_norm(tap.diff.tap, tensors, tap.nearest, *stage.trusted, *weight,
+                                     side.config()->rms_norm_eps);
+  if (term) {
+    tap.diff.detail = text("so much is the value with ", term->times, " times ", term->term);
     return term->times == 0 ? term->term + " left out"
                             : text(term->term, ' ', factor_in_words(term->times, tensors.tp_size));
   }
@@ -110,8 +131,9 @@ void name_fault(const DumpFile& dump, const TrustedSide& side, const StageStep& 
       counterpart_of(tap.diff.tap, stage.names(), *stage.trusted, side.config());
   if (!counterpart) return;
   tap.diff.called = infer_rows(dump, side, stage, others, *counterpart, required, tap);
-  if (tap.diff.called.empty())
-    tap.diff.called = fault_of_terms(dump, side, stage, *counterpart, tap);
+  if (!tap.diff.called.empty() && tap.diff.called != part_of_the_value) return;
+  const std::string by_terms = fault_of_terms(dump, side, stage, *counterpart, tap);
+  if (!by_terms.empty()) tap.diff.called = by_terms;
 }
 
 }  // namespace tokenview

@@ -133,13 +133,22 @@ std::optional<ExplainedTap> TapExplainer::explain(const std::string& name,
     explain_ids(trusted.ids(name), tap);
     return tap;
   }
-  const std::optional<Counterpart> counterpart = counterpart_of(name, names_, trusted, config_);
+  std::optional<Counterpart> counterpart = counterpart_of(name, names_, trusted, config_);
   if (!counterpart) return std::nullopt;
   used.insert(counterpart->tap);
   tap.layout_tap = counterpart->layout_tap;
   if (counterpart->in_words != name_of(name)) tap.diff.against = counterpart->in_words;
-  explain_values(*counterpart, tap);
-  return tap;
+  ExplainedTap found = tap;
+  explain_values(*counterpart, found);
+  for (HostTensor& way : counterpart->other_ways) {
+    if (!found.ways.empty()) break;
+    counterpart->values = std::move(way);
+    counterpart->segments = {counterpart->values.cols()};
+    ExplainedTap again = tap;
+    explain_values(*counterpart, again);
+    if (!again.ways.empty()) found = std::move(again);
+  }
+  return found;
 }
 
 TapTensors TapExplainer::tensors_of(const DumpFile& dump, const StageStep& stage,
@@ -216,6 +225,9 @@ void TapExplainer::explain_values(const Counterpart& counterpart, ExplainedTap& 
       for (const RowLayout& rows : sampled_ways(tensors, columns, tap))
         try_fit(rows, columns, true);
   }
+  if (tap.ways.empty() && config_ == nullptr)
+    if (const std::optional<ColumnLayout> columns = columns_by_values(tensors))
+      for (const RowLayout& rows : row_ways) try_fit(rows, *columns, false);
   if (nearest) {
     tap.diff.bound = nearest->judgement.bound;
     tap.diff.values = nearest->comparison.count;

@@ -290,6 +290,8 @@ DumpStep DumpFile::read_step(std::size_t index, const std::string& inside, const
     return std::ranges::find(parts.groups, group) != parts.groups.end();
   };
   step.dummy = file.has_attribute(inside, "dummy") && file.int_attribute(inside, "dummy") != 0;
+  if (file.has_attribute(inside, "stopped"))
+    step.stopped = file.string_attribute(inside, "stopped");
   if (has("inputs")) step.inputs = read_inputs(index, inside + "/inputs");
   if (num_tokens)
     step.num_tokens = *num_tokens;

@@ -54,6 +54,7 @@ struct DumpStep {
   bool dummy = false;            // a pass of an idle dp rank: never compared
   std::optional<DumpInputs> inputs;
   bool has_manifest = false;
+  std::string stopped;                  // what ended the run in this step; empty: nothing
   std::vector<std::string> lost;        // names of the manifest without data, as written there
   std::map<std::string, DumpTap> taps;  // "target/model.norm", "step1/mtp.fc"; ids included
   std::vector<DumpCollective> collectives;

@@ -70,6 +70,7 @@ std::vector<DumpedStep> dumped_step(const Executor& executor, const ParallelRun&
   for (std::size_t rank = 0; rank < world; ++rank) {
     DumpedStep& step = steps[rank];
     step.number = std::int64_t(number);
+    step.stopped = numbers.error;
     step.inputs = inputs[std::size_t(coordinates_of(std::int64_t(rank), parallel).dp)];
     step.num_tokens = step.inputs.num_tokens();
     step.dummy = step.inputs.num_sequences() == 0;

@@ -96,6 +96,7 @@ void DumpWriter::write_step(const RankCoordinates& at, const DumpedStep& step) {
     file.integers(named(path_in_step(tap)), ids, DType::int64);
   file.attribute(inside, "num_tokens", step.num_tokens);
   file.attribute(inside, "dummy", step.dummy ? 1 : 0);
+  if (!step.stopped.empty()) file.attribute(inside, "stopped", step.stopped);
   file.attribute(inside, "manifest", manifest);
 }
 

@@ -17,6 +17,7 @@ struct DumpedStep {
   std::int64_t number = 0;
   std::int64_t num_tokens = 0;  // T of this dp rank
   bool dummy = false;
+  std::string stopped = {};  // what ended the run in this step; empty: nothing
   GoldenInputs inputs;
   std::map<std::string, HostTensor> taps;    // "target/model.norm", [rows, columns]; float32
   std::map<std::string, IntegerTensor> ids;  // "target/model.layers.0.mlp.gate.ids"

@@ -47,7 +47,7 @@ std::string row_in_words(const RowExplanation& row, std::int16_t dp, std::int32_
 /// What the rows of the ranks are, counted.
 struct Findings {
   std::int64_t right = 0, moved = 0, lost = 0, garbage_in_pads = 0, mixed = 0, unknown = 0,
-               stale = 0, other_sum = 0;
+               parts = 0, stale = 0, other_sum = 0;
   std::optional<std::int16_t> other_dp;  // whose rows are here
   std::map<double, std::int64_t> factors;
   std::int64_t partial = 0;
@@ -55,9 +55,7 @@ struct Findings {
   void add(const InferredRow& row, const RowRun* required, std::int16_t dp, std::int32_t step) {
     const RowExplanation& e = row.best;
     const bool pad_is_due = required != nullptr && required->kind == RowKind::pad;
-    const bool is_garbage = e.reading == RowReading::unknown ||
-                            (e.reading == RowReading::pad && e.row.content == PadContent::other);
-    if (pad_is_due && is_garbage) {
+    if (pad_is_due && (e.reading != RowReading::pad || e.row.content != PadContent::zero)) {
       ++garbage_in_pads;
       return;
     }
@@ -74,8 +72,10 @@ struct Findings {
           ++moved;
         break;
       case RowReading::pad:
-        if (is_garbage)
+        if (e.row.content == PadContent::other)
           ++unknown;
+        else if (e.row.content == PadContent::stale)
+          ++stale;
         else if (required == nullptr || pad_is_due)
           ++right;
         else
@@ -91,12 +91,15 @@ struct Findings {
         break;
       case RowReading::unknown:
         ++unknown;
+        parts += row.likeness && row.likeness->is_part;
         break;
     }
   }
 };
 
 }  // namespace
+
+const char* const part_of_the_value = "a part of the value";
 
 std::string rows_in_words(const InferredRank& rank, std::int16_t dp, std::int32_t step) {
   const auto count = std::int64_t(rank.rows.size());
@@ -155,6 +158,7 @@ std::string fault_in_words(const std::vector<InferredRank>& ranks,
       return found.moved == 0 ? "zeros where tokens are due" : layout_in_words(views, required);
     }
   }
+  if (found.parts > 0 && 2 * found.parts >= found.unknown) return part_of_the_value;
   return {};
 }
 

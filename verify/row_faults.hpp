@@ -16,6 +16,9 @@ std::string rows_in_words(const InferredRank& rank, std::int16_t dp, std::int32_
 /// "summed twice", "4 times the value", "1/4 of the value": a factor on `ranks` ranks.
 std::string factor_in_words(double factor, std::int64_t ranks);
 
+/// What fault_in_words() says of rows that are unknown and resemble a summand.
+extern const char* const part_of_the_value;
+
 /// What is wrong with a tensor, from what its rows were found to be: "rows of another step",
 /// "wrong group: rows of dp=1", "summed twice", "pads poisoned", "reversed rank order", ...; empty
 /// where the rows are not known. `required`: the views that are due on these ranks; empty where

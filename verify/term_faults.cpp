@@ -73,7 +73,67 @@ std::optional<double> times_of(const TapTensors& tensors, const std::vector<Rows
   return times;
 }
 
+/// The taps that a norm's input is the sum of; empty where the trusted side lacks one.
+std::vector<std::string> terms_of_norm(const std::string& tap, const TrustedStep& trusted) {
+  std::string layer;  // whose terms they are
+  bool has_feed_forward = true;
+  if (tap.ends_with(".post_attention_layernorm")) {
+    layer = tap.substr(0, tap.rfind('.'));
+    has_feed_forward = false;
+  } else if (tap.ends_with(".input_layernorm")) {
+    layer = layer_before(tap.substr(0, tap.rfind('.')));
+  } else {
+    const std::string layers = tap.substr(0, tap.rfind("norm")) + "layers.";
+    for (const std::string& other : trusted.taps())  // in program order: the last one stays
+      if (other.starts_with(layers) && other.find('.', layers.size()) == std::string::npos)
+        layer = other;
+  }
+  if (layer.find("layers.") == std::string::npos) return {};
+  std::vector<std::string> terms = {
+      layer_before(layer),
+      layer + (trusted.has(layer + ".self_attn") ? ".self_attn" : ".linear_attn")};
+  if (has_feed_forward) terms.push_back(layer + ".mlp");
+  for (const std::string& term : terms)
+    if (!trusted.has(term)) return {};
+  return terms;
+}
+
 }  // namespace
+
+std::optional<MiscountedTerm> miscounted_term_of_norm(const std::string& tap,
+                                                      const TapTensors& tensors,
+                                                      const std::vector<Rows>& rows,
+                                                      const TrustedStep& trusted,
+                                                      const HostTensor& weight, double eps) {
+  const std::vector<std::string> names = terms_of_norm(tap, trusted);
+  std::vector<Matrix<double>> terms;
+  const auto width = std::int64_t(weight.values.size());
+  const Row scale =
+      Eigen::Map<const Eigen::RowVectorXf>(weight.values.data(), width).cast<double>().array() +
+      1.0;
+  for (const std::string& name : names) {
+    const HostTensor values = trusted.values(name);
+    if (values.cols() != width || values.rows() != tensors.tokens()) return std::nullopt;
+    terms.push_back(as_matrix(values).cast<double>());
+  }
+  const auto normed = [&](std::int64_t token, std::size_t counted, double times) {
+    Row x = Row::Zero(width);
+    for (std::size_t i = 0; i < terms.size(); ++i)
+      x += (i == counted ? times : 1.0) * terms[i].row(token);
+    return Row((x / std::sqrt(x.squaredNorm() / double(width) + eps)).array() * scale.array());
+  };
+  const auto explains = [&](std::size_t counted, double times) {
+    return for_all_rows(tensors, rows, [&](const Row& found, std::int64_t token, const auto&) {
+      const Row expected = normed(token, counted, times);
+      return found.size() == width && (found - expected).norm() <= close_enough * expected.norm();
+    });
+  };
+  const auto p = double(tensors.tp_size);
+  for (std::size_t i = 0; i < terms.size(); ++i)
+    for (const double times : {p, 2.0, 1 / p, 0.0, p * p})
+      if (times != 1 && explains(i, times)) return MiscountedTerm{name_of(names[i]), times};
+  return std::nullopt;
+}
 
 std::optional<MiscountedTerm> miscounted_term(const std::string& tap, const TapTensors& tensors,
                                               const std::vector<Rows>& rows,

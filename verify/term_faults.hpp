@@ -23,6 +23,15 @@ std::optional<MiscountedTerm> miscounted_term(const std::string& tap, const TapT
                                               const std::vector<Rows>& rows,
                                               const TrustedStep& trusted);
 
+/// The same for a norm of the residual stream, `weight` [H] times which plus one it scales: tried
+/// are terms that are left out, summed twice, or divided by the ranks.
+/// Source: transformers modeling_qwen3_next.py, Qwen3NextRMSNorm.
+std::optional<MiscountedTerm> miscounted_term_of_norm(const std::string& tap,
+                                                      const TapTensors& tensors,
+                                                      const std::vector<Rows>& rows,
+                                                      const TrustedStep& trusted,
+                                                      const HostTensor& weight, double eps);
+
 /// True where each rank's rows of `tap`, the shared expert of a sparse block, are what the rank's
 /// block of the intermediate columns gives: a summand, whose partners hold other rows.
 /// `down`: the weight of its down projection, [H, I].

@@ -15,19 +15,6 @@ std::string without_end(const std::string& name, std::string_view end) {
   return name.substr(0, name.size() - end.size());
 }
 
-/// Tensors of equal rows side by side.
-HostTensor side_by_side(const std::vector<HostTensor>& parts) {
-  HostTensor joined{{parts.front().rows(), 0}, {}, parts.front().dtype};
-  for (const HostTensor& part : parts) joined.shape[1] += part.cols();
-  joined.values.reserve(std::size_t(joined.rows() * joined.cols()));
-  for (std::int64_t row = 0; row < joined.rows(); ++row)
-    for (const HostTensor& part : parts) {
-      const auto begin = part.values.begin() + row * part.cols();
-      joined.values.insert(joined.values.end(), begin, begin + part.cols());
-    }
-  return joined;
-}
-
 /// sigmoid(gate) x, gate [T, 1].
 HostTensor gated(const HostTensor& gate, HostTensor x) {
   for (std::int64_t row = 0; row < x.rows(); ++row) {
@@ -76,7 +63,10 @@ class Finder {
   std::optional<Counterpart> same(const std::string& trusted_tap) const {
     if (!trusted_.has(trusted_tap)) return std::nullopt;
     Counterpart found{trusted_tap, name_of(trusted_tap), trusted_tap, {tap_}};
-    found.values = trusted_.values(trusted_tap);
+    std::vector<HostTensor> ways = trusted_.ways(trusted_tap);
+    found.values = std::move(ways.front());
+    found.other_ways.assign(std::make_move_iterator(ways.begin() + 1),
+                            std::make_move_iterator(ways.end()));
     found.segments = segments_of(trusted_tap, found.values.cols());
     return found;
   }
@@ -171,6 +161,18 @@ class Finder {
 
 }  // namespace
 
+HostTensor side_by_side(const std::vector<HostTensor>& parts) {
+  HostTensor joined{{parts.front().rows(), 0}, {}, parts.front().dtype};
+  for (const HostTensor& part : parts) joined.shape[1] += part.cols();
+  joined.values.reserve(std::size_t(joined.rows() * joined.cols()));
+  for (std::int64_t row = 0; row < joined.rows(); ++row)
+    for (const HostTensor& part : parts) {
+      const auto begin = part.values.begin() + row * part.cols();
+      joined.values.insert(joined.values.end(), begin, begin + part.cols());
+    }
+  return joined;
+}
+
 GoldenStep::GoldenStep(const GoldenFile& golden, std::string case_name, GoldenInputs inputs)
     : golden_(golden), case_name_(std::move(case_name)), inputs_(std::move(inputs)) {
   for (const std::string& tap : golden_.tap_names(case_name_)) taps_.insert("target/" + tap);
@@ -181,10 +183,10 @@ GoldenStep::GoldenStep(const GoldenFile& golden, std::string case_name, GoldenIn
   if (steps > 0) taps_.insert("draft_ids");
 }
 
-HostTensor GoldenStep::values(const std::string& tap) const {
+std::vector<HostTensor> GoldenStep::ways(const std::string& tap) const {
   const std::int64_t pass = tap_place(tap).pass;
-  return pass < 0 ? golden_.tap(case_name_, name_of(tap))
-                  : golden_.mtp_tap(case_name_, pass, name_of(tap));
+  return {pass < 0 ? golden_.tap(case_name_, name_of(tap))
+                   : golden_.mtp_tap(case_name_, pass, name_of(tap))};
 }
 
 IntegerTensor GoldenStep::ids(const std::string& tap) const {

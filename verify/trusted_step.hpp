@@ -21,12 +21,15 @@ class TrustedStep {
 
   virtual const std::string& name() const = 0;  // of the case, for reports
   virtual const std::set<std::string, InProgramOrder>& taps() const = 0;
-  virtual HostTensor values(const std::string& tap) const = 0;  // [tokens, columns]
+  /// [tokens, columns]. Where the tensor has to be put together from ranks whose layout is not
+  /// known, in every way that it may be; at least one.
+  virtual std::vector<HostTensor> ways(const std::string& tap) const = 0;
   virtual IntegerTensor ids(const std::string& tap) const = 0;
 
   /// What the step was given; null where that is not known.
   virtual const GoldenInputs* inputs() const = 0;
 
+  HostTensor values(const std::string& tap) const { return std::move(ways(tap).front()); }
   bool has(const std::string& tap) const { return taps().contains(tap); }
 };
 
@@ -37,7 +40,7 @@ class GoldenStep final : public TrustedStep {
 
   const std::string& name() const override { return case_name_; }
   const std::set<std::string, InProgramOrder>& taps() const override { return taps_; }
-  HostTensor values(const std::string& tap) const override;
+  std::vector<HostTensor> ways(const std::string& tap) const override;
   IntegerTensor ids(const std::string& tap) const override;
   const GoldenInputs* inputs() const override { return &inputs_; }
 
@@ -47,6 +50,9 @@ class GoldenStep final : public TrustedStep {
   GoldenInputs inputs_;
   std::set<std::string, InProgramOrder> taps_;
 };
+
+/// Tensors of equal rows side by side.
+HostTensor side_by_side(const std::vector<HostTensor>& parts);
 
 /// The tap whose value the layer `layer` takes: the layer before, the embedding, the MTP's fc.
 std::string layer_before(const std::string& layer);
@@ -59,6 +65,7 @@ struct Counterpart {
   /// Taps of the dump that add up to it; mostly the tap alone.
   std::vector<std::string> summands;
   HostTensor values = {};                   // [tokens, columns]
+  std::vector<HostTensor> other_ways = {};  // of putting the trusted side together
   std::vector<std::int64_t> segments = {};  // of the columns, each cut over tp by itself
 };
 
