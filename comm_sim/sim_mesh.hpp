@@ -53,7 +53,9 @@ class SimMesh {
   Group& pp(const RankCoordinates& at) { return pp_[std::size_t(at.dp * parallel_.tp + at.tp)]; }
 
   /// See World::record(), World::traffic().
-  void record(std::vector<CollectiveRecord>* log) { world_.record(log); }
+  void record(std::vector<CollectiveRecord>* log, bool of_every_rank = false) {
+    world_.record(log, of_every_rank);
+  }
   Traffic traffic(std::int64_t rank) const { return world_.traffic(rank); }
 
   /// Runs `body(comms)` on every rank with `ops_of(coordinates)` as its arithmetic; returns the

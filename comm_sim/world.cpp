@@ -122,11 +122,13 @@ void Group::pass(std::int64_t place, const CollectiveCall& call, const ModulePat
 
 void Group::count(std::size_t place) {
   Arrival& arrival = arrivals_[place];
-  const Traffic sent = ring_traffic(*calls_[place], std::int64_t(place), size());
+  const CollectiveCall& call = *calls_[place];
+  const Traffic sent = ring_traffic(call, std::int64_t(place), size());
   arrival.traffic += sent;
-  if (world_.log_ != nullptr && members_[place] == 0)
-    world_.log_->push_back({to_string(calls_[place]->op), name_,
-                            arrival.module == nullptr ? "" : arrival.module->str(), sent.elements});
+  if (world_.log_ != nullptr && (world_.logs_every_rank_ || members_[place] == 0))
+    world_.log_->push_back({to_string(call.op), name_,
+                            arrival.module == nullptr ? "" : arrival.module->str(), sent.elements,
+                            members_[place], call.rows * call.cols, call.element.name});
 }
 
 void World::wait(std::int64_t rank) {

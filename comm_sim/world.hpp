@@ -17,7 +17,10 @@ namespace tokenview {
 /// One collective as one rank sent it: what a run costs.
 struct CollectiveRecord {
   std::string op, group, module;
-  double elements = 0;  // sent by this rank on a ring, whatever the simulator itself copies
+  double elements = 0;     // sent by this rank on a ring, whatever the simulator itself copies
+  std::int64_t rank = 0;   // of the world
+  std::int64_t count = 0;  // elements that it passed
+  std::string dtype = {};
 };
 
 class World;
@@ -90,8 +93,11 @@ class World {
 
   std::int64_t size() const { return std::int64_t(ranks_.size()); }
 
-  /// Appends every collective of world rank 0 to `log` from here on.
-  void record(std::vector<CollectiveRecord>* log) { log_ = log; }
+  /// Appends every collective of world rank 0, or of every rank, to `log` from here on.
+  void record(std::vector<CollectiveRecord>* log, bool of_every_rank = false) {
+    log_ = log;
+    logs_every_rank_ = of_every_rank;
+  }
 
   /// What `rank` has sent in all its groups so far.
   Traffic traffic(std::int64_t rank) const;
@@ -111,6 +117,7 @@ class World {
   std::vector<std::int64_t> runnable_;
   std::vector<Group*> groups_;
   std::vector<CollectiveRecord>* log_ = nullptr;
+  bool logs_every_rank_ = false;
   std::exception_ptr first_error_;
   bool unwinding_ = false;
 };

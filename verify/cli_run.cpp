@@ -2,14 +2,20 @@
 #include <algorithm>
 #include <iostream>
 #include <memory>
+#include <sstream>
 
 #include "reference/program/error.hpp"
+#include "reference/program/nearest.hpp"
 #include "reference/program/seeded_weights.hpp"
+#include "tokenview_version.hpp"
 #include "verify/affected.hpp"
 #include "verify/cli.hpp"
 #include "verify/cli_executor.hpp"
 #include "verify/device_repro.hpp"
+#include "verify/dump_run.hpp"
 #include "verify/fault_text.hpp"
+#include "verify/golden_case.hpp"
+#include "verify/hdf5_text.hpp"
 #include "verify/loaded_golden.hpp"
 #include "verify/model_argument.hpp"
 #include "verify/record.hpp"
@@ -37,6 +43,9 @@ struct RunArguments {
   std::optional<RunnerVersion> runner;
   Dispatch dispatch = Dispatch::allgather_reducescatter;
   std::vector<std::string> faults;
+  std::vector<std::string> cases;  // one an engine step
+  std::string dump;                // a folder
+  bool strip = false;
   OutputFormat format = OutputFormat::text;
 };
 
@@ -77,6 +86,61 @@ Layout layout_of(const RunArguments& arguments, const ModelConfig& config) {
   return {plan, runner_options(release, plan)};
 }
 
+std::vector<std::string> words_of(const std::string& list) {
+  std::vector<std::string> words;
+  std::istringstream in(list);
+  for (std::string word; std::getline(in, word, ',');) words.push_back(word);
+  return words;
+}
+
+/// The inputs of each dp rank: a case of the golden for all of them, or one each.
+std::vector<GoldenInputs> inputs_of_case(const GoldenFile& golden, const std::string& names,
+                                         const ModelConfig& config, std::int64_t dp) {
+  std::vector<std::string> words = words_of(names);
+  if (words.size() == 1) words.resize(std::size_t(dp), words.front());
+  if (std::int64_t(words.size()) != dp)
+    throw UsageError(text("--case ", names, ": found ", words.size(), " cases, expected one, or ",
+                          dp, ", one a dp rank"));
+  const std::vector<std::string> known = golden.case_names();
+  std::vector<GoldenInputs> inputs;
+  for (const std::string& name : words) {
+    if (std::ranges::find(known, name) == known.end())
+      throw UsageError(text("--case ", printable(name), ": ", printable(golden.path()), " has ",
+                            joined(known), suggestion(name, known)));
+    inputs.push_back(golden.inputs(name, config.vocab_size));
+  }
+  return inputs;
+}
+
+/// Engine steps with the inputs of cases of a golden file: the first with its context, each later
+/// one in the context that the ones before it have made.
+void take_cases(const RunArguments& arguments, const ModelConfig& config, ParallelRun& run) {
+  if (!arguments.model.ends_with(".h5"))
+    throw UsageError("--case: expected --model with the golden file that has it");
+  const GoldenFile golden = GoldenFile::open(arguments.model);
+  for (const std::string& names : arguments.cases) {
+    const std::vector<GoldenInputs> inputs =
+        inputs_of_case(golden, names, config, arguments.parallel.dp);
+    std::vector<StepInputs> step;
+    for (const GoldenInputs& of_dp : inputs) {
+      CaseBatches batches = case_batches(of_dp);
+      step.push_back({std::move(batches.context), std::move(batches.step)});
+    }
+    if (run.inputs.empty()) {
+      run.inputs = std::move(step);
+      continue;
+    }
+    for (StepInputs& of_dp : step) of_dp.context = {};
+    run.later_steps.push_back(std::move(step));
+    const std::vector<GoldenInputs> made = inputs_of_step(run, run.later_steps.size());
+    for (std::size_t dp = 0; dp < inputs.size(); ++dp)
+      if (made[dp].context_ids != inputs[dp].context_ids ||
+          made[dp].context_start_loc != inputs[dp].context_start_loc)
+        throw UsageError(text("--case ", names, ": its context is not what the steps before it ",
+                              "have processed"));
+  }
+}
+
 /// The weights of a golden file, or random ones.
 std::unique_ptr<WeightSource> weights_of(const std::string& model, const ModelConfig& config) {
   if (model.ends_with(".h5")) return std::make_unique<LoadedGolden>(model);
@@ -110,13 +174,10 @@ Exit run(const RunArguments& arguments) {
     require_arithmetic(config);
     require_memory(config, 2 * sizeof(double));  // sharded, and whole beside it
   }
-  const auto requests = parse_requests(arguments.requests, arguments.parallel.dp);
-  std::int64_t rows = 0;
-  for (const auto& of_rank : requests)
-    for (const Request& request : of_rank) rows += request.context + request.tokens;
-  if (arguments.numeric && rows > most_numeric_rows)
-    throw UsageError(
-        text("--numeric: ", rows, " rows and context rows: expected at most ", most_numeric_rows));
+  if (!arguments.dump.empty() && !arguments.numeric)
+    throw UsageError("--dump writes what ranks have: expected --numeric");
+  if (arguments.strip && arguments.dump.empty())
+    throw UsageError("--strip leaves annotations out of dumps: expected --dump");
   std::vector<InjectedFault> faults;
   for (const std::string& fault : arguments.faults) faults.push_back(parse_fault(fault));
   if (executor.device == Device::cuda) require_faults_on_gpu("--fault", faults);
@@ -130,15 +191,27 @@ Exit run(const RunArguments& arguments) {
   std::vector<std::int64_t> hits(faults.size(), 0);
   ParallelRun configuration{.config = config,
                             .plan = plan,
-                            .inputs = inputs_of(requests),
                             .draft_steps = std::size_t(arguments.draft_steps),
                             .target_runs = !arguments.correct_target,
                             .runner = layout.runner,
                             .faults = faults.empty() ? nullptr : &faults,
                             .fault_hits = &hits};
-  for (std::size_t dp = 0; dp < configuration.inputs.size(); ++dp)
-    for (Batch* batch : {&configuration.inputs[dp].context, &configuration.inputs[dp].step})
-      spread_ids(*batch, std::int64_t(dp), 0, config.vocab_size);
+  if (arguments.cases.empty()) {
+    configuration.inputs = inputs_of(parse_requests(arguments.requests, arguments.parallel.dp));
+    for (std::size_t dp = 0; dp < configuration.inputs.size(); ++dp)
+      for (Batch* batch : {&configuration.inputs[dp].context, &configuration.inputs[dp].step})
+        spread_ids(*batch, std::int64_t(dp), 0, config.vocab_size);
+  } else {
+    take_cases(arguments, config, configuration);
+  }
+  std::int64_t rows = 0;
+  for (const StepInputs& of_rank : configuration.inputs)
+    rows += of_rank.context.num_tokens() + of_rank.step.num_tokens();
+  for (const auto& step : configuration.later_steps)
+    for (const StepInputs& of_rank : step) rows += of_rank.step.num_tokens();
+  if (arguments.numeric && rows > most_numeric_rows)
+    throw UsageError(
+        text("--numeric: ", rows, " rows and context rows: expected at most ", most_numeric_rows));
   const ViewRunResult result = run_views(configuration, true);
   try {
     require_met(faults, hits, result, "--fault");
@@ -147,8 +220,15 @@ Exit run(const RunArguments& arguments) {
   }
   configuration.fault_hits = nullptr;
   std::optional<UnshardedComparison> numbers;
-  if (arguments.numeric)
-    numbers = compare_with_unsharded(executor, configuration, *weights_of(arguments.model, config));
+  if (arguments.numeric) {
+    const std::unique_ptr<WeightSource> weights = weights_of(arguments.model, config);
+    numbers = compare_with_unsharded(executor, configuration, *weights);
+    if (!arguments.dump.empty())
+      dump_run(executor, configuration, *weights,
+               {arguments.dump,
+                text("tokenview ", build::version, " run, protocol ", to_string(plan.protocol)),
+                !arguments.strip});
+  }
   const bool matches = !numbers || (numbers->findings.empty() && numbers->error.empty());
   const bool nothing_compared = result.clean() && matches && numbers && numbers->values == 0;
 
@@ -179,8 +259,10 @@ Exit run(const RunArguments& arguments) {
     std::cout << "protocol " << to_string(plan.protocol) << ", tp=" << arguments.parallel.tp
               << " dp=" << arguments.parallel.dp
               << (arguments.parallel.pp > 1 ? text(" pp=", arguments.parallel.pp) : "")
-              << (arguments.parallel.enable_expert_parallel ? " ep" : "") << ", requests "
-              << arguments.requests << "; rows of every rank\n";
+              << (arguments.parallel.enable_expert_parallel ? " ep" : "")
+              << (arguments.cases.empty() ? ", requests " + arguments.requests
+                                          : ", cases " + joined(arguments.cases))
+              << "; rows of every rank\n";
     print_views(std::cout, result, use_colour());
     print_findings(std::cout, result);
     std::cout << plural(std::int64_t(result.findings.size()), "finding") << '\n';
@@ -235,11 +317,18 @@ std::function<Exit()> add_options(CLI::App& app) {
   add_number(app, "--pp", arguments->parallel.pp, std::int64_t{1}, max_degree, "Pipeline stages");
   app.add_flag("--ep,--enable-expert-parallel", arguments->parallel.enable_expert_parallel,
                "Whole experts a rank");
-  app.add_option("--tokens,--requests", arguments->requests,
-                 "Rows: 10 on every dp rank (the default), 3,5 a dp rank, or requests in full: "
-                 "4+6/2+3c8v2r1 (+ "
-                 "between requests, / between dp ranks, c context, v drafts verified, r rejected)")
-      ->type_name("REQUESTS");
+  CLI::Option* const requests =
+      app.add_option(
+             "--tokens,--requests", arguments->requests,
+             "Rows: 10 on every dp rank (the default), 3,5 a dp rank, or requests in full: "
+             "4+6/2+3c8v2r1 (+ "
+             "between requests, / between dp ranks, c context, v drafts verified, r rejected)")
+          ->type_name("REQUESTS");
+  app.add_option("--case", arguments->cases,
+                 "Rows of a case of the golden file that --model names, or of one a dp rank "
+                 "(a,b); again for the next engine step")
+      ->type_name("CASE")
+      ->excludes(requests);
   add_number(app, "--draft-steps", arguments->draft_steps, std::int64_t{0}, std::int64_t{16},
              "MTP steps; default: 0");
   app.add_flag("--correct-target", arguments->correct_target,
@@ -248,6 +337,11 @@ std::function<Exit()> add_options(CLI::App& app) {
                "Also with numbers, beside the unsharded model: in float64 on the CPU, in float32 "
                "on a GPU");
   add_executor_options(app, arguments->executor);
+  app.add_option("--dump", arguments->dump,
+                 "Writes what every rank has into FOLDER/dump.rank<R>.h5, with --numeric")
+      ->type_name("FOLDER");
+  app.add_flag("--strip", arguments->strip,
+               "Dumps without annotations: rows and columns are left to the reader");
   add_numbers(app, "--aux-layers", arguments->aux_layers,
               "Auxiliary hidden states, captured before these layers: 0,2,4");
   static constexpr Choice<RunnerVersion> runners[] = {{"V1", RunnerVersion::V1},
@@ -279,7 +373,9 @@ constinit const Verb run_verb = {
     "    the layout that a release runs\n"
     "tokenview run --protocol D --tp 2 --ep --tokens 5 --numeric --fault drop:trim@mtp "
     "--draft-steps 1\n"
-    "    an injected fault, on views and with numbers",
+    "    an injected fault, on views and with numbers\n"
+    "tokenview run --model golden.h5 --case prefill --protocol D --tp 2 --ep --numeric --dump out\n"
+    "    a case of a golden file; what each rank had goes to out/dump.rank<R>.h5, for diff",
     add_options};
 
 }  // namespace tokenview

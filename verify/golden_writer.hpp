@@ -9,7 +9,7 @@
 
 #include "reference/program/host_tensor.hpp"
 #include "verify/golden_file.hpp"
-#include "verify/hdf5_writer.hpp"
+#include "verify/hdf5_draft.hpp"
 
 namespace tokenview {
 
@@ -23,10 +23,8 @@ struct GoldenHeader {
       {};  // further attributes: commit, seed, host, ...
 };
 
-/// Writes a golden file of schema version 1. All goes into a new file in the same folder, which
-/// takes the place of `path` in one step at commit(): until then, and for ever if this process is
-/// killed or anything fails, whatever was at `path` stays as it was. Without a commit() the new
-/// file is removed; only a kill can leave it there, as `.NAME.tmp-*`.
+/// Writes a golden file of schema version 1, which takes the place of `path` at commit(), as
+/// Hdf5Draft says.
 ///
 /// Every failure is a FileError that names file, path inside, found and expected.
 class GoldenWriter {
@@ -60,9 +58,6 @@ class GoldenWriter {
   void commit();
 
  private:
-  /// The file being written; removed with its scope unless it was moved away.
-  class Draft;
-
   struct Case {
     std::int64_t tokens = 0;     // T
     std::int64_t sequences = 0;  // S
@@ -79,7 +74,7 @@ class GoldenWriter {
                  std::size_t axes);
 
   std::string path_;
-  std::unique_ptr<Draft> draft_;
+  std::unique_ptr<Hdf5Draft> draft_;
   std::map<std::string, Case> cases_;
 };
 

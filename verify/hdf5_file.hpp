@@ -4,6 +4,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "reference/program/host_tensor.hpp"
@@ -15,6 +17,15 @@ namespace tokenview {
 struct IntegerTensor {
   std::vector<std::int64_t> shape;
   std::vector<std::int64_t> values;
+};
+
+/// A list of records, column by column, in the order of the file.
+struct Hdf5Table {
+  using Column = std::variant<std::vector<std::string>, std::vector<std::int64_t>>;
+  std::vector<std::pair<std::string, Column>> columns;  // equally long
+
+  /// Null where there is no such column.
+  const Column* find(const std::string& name) const;
 };
 
 /// What a data set says of itself before any of it is read; nothing here has been believed yet.
@@ -98,6 +109,10 @@ class Hdf5File {
 
   /// A whole data set of integers, of any width and byte order that fits into 64 bits.
   IntegerTensor integers(const std::string& inside) const;
+
+  /// A list of compounds of integers, of any width and byte order that fits into 64 bits, and of
+  /// text of fixed length in UTF-8.
+  Hdf5Table table(const std::string& inside) const;
 
   /// A scalar string, of fixed or variable length; UTF-8.
   std::string string(const std::string& inside) const;

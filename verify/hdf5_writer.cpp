@@ -13,6 +13,7 @@
 #include "reference/program/error.hpp"
 #include "verify/hdf5_handle.hpp"
 #include "verify/hdf5_output.hpp"
+#include "verify/hdf5_table.hpp"
 #include "verify/hdf5_text.hpp"
 
 namespace tokenview {
@@ -204,6 +205,13 @@ void Hdf5Writer::integers(const std::string& inside, const IntegerTensor& tensor
         impl_->fail(inside, text("holds ", value, ", expected values that int32 holds"));
   impl_->dataset(inside, tensor.shape, dtype == DType::int32 ? H5T_STD_I32LE : H5T_STD_I64LE,
                  H5T_NATIVE_INT64, tensor.values.data());
+}
+
+void Hdf5Writer::table(const std::string& inside, const Hdf5Table& table) {
+  const Hdf5Quiet quiet;
+  const Hdf5RecordLayout layout(table);
+  impl_->dataset(inside, {layout.rows()}, layout.type(), layout.type(),
+                 layout.records(table).data());
 }
 
 void Hdf5Writer::close() {

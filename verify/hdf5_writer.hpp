@@ -41,6 +41,9 @@ class Hdf5Writer {
   /// As int32 or int64. Throws for another dtype and for a value that int32 cannot hold.
   void integers(const std::string& inside, const IntegerTensor& tensor, DType dtype);
 
+  /// A list of compounds: int64, and text as long as its longest.
+  void table(const std::string& inside, const Hdf5Table& table);
+
   /// Everything to the disk; nothing can be written afterwards.
   void close();
 

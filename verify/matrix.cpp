@@ -61,14 +61,14 @@ class Comparer {
     const Matrix<double> trusted =
         Eigen::Map<const Matrix<float>>(golden.values.data(), golden.rows(), golden.cols())
             .cast<double>();
-    const PlacedTap tap =
+    const PlacedTap<double> tap =
         placed(view, taps, dp, entry_.parallel, config_, trusted,
                [&](const RowRun& row) { return golden_row(row, golden_case.inputs, step); });
     for (const auto& [at, expected, actual] : tap.other_shapes)
       fail(view.name, text("rank ", at.world, " has ", actual, ", its view says ", expected));
     for (const auto& [at, row] : tap.strangers)
       fail(view.name, text("rank ", at.world, " row ", row, " has no row in the golden"));
-    for (const PlacedValues& values : tap.values) {
+    for (const PlacedValues<double>& values : tap.values) {
       if (values.is_sum && std::int64_t(values.rows.size()) != trusted.rows())
         fail(view.name, text("the ranks have summands of ", values.rows.size(),
                              " rows, the golden ", trusted.rows()));
@@ -107,7 +107,7 @@ class Comparer {
     result_.taps += 1;
   }
 
-  void judge(const std::string& name, const PlacedValues& values) {
+  void judge(const std::string& name, const PlacedValues<double>& values) {
     const Comparison comparison = tokenview::compare(std::span<const double>(values.found),
                                                      std::span<const double>(values.trusted));
     const Bound bound = float32_bound(comparison, values.columns);

@@ -13,6 +13,7 @@ NumberRunResult run_numbers(const ParallelRun& run, const WeightSource& weights,
                             ReductionOrder order, Rounding rounding) {
   const EigenOps<S> ops(1, rounding);
   SimMesh mesh(run.plan.parallel, order);
+  mesh.record(run.collectives, true);
   return run_numbers_on_mesh<EigenOps<S>>(
       run, weights, mesh, [&](const RankCoordinates&) -> const EigenOps<S>& { return ops; });
 }

@@ -67,7 +67,8 @@ struct ParallelRun {
   std::vector<std::int64_t>* fault_hits = nullptr;       // [faults] how often each met its place
   std::function<void(const SimMesh&)> finished = {};     // told when all ranks have ended
   std::size_t most_findings = 100'000;                   // of a rank, on views
-  std::vector<CollectiveRecord>* collectives = nullptr;  // where those of rank 0 go
+  std::vector<CollectiveRecord>* collectives = nullptr;  // where those of rank 0 go, with numbers
+                                                         // those of every rank
   const OwnProtocol* own_protocol = nullptr;             // null: that of the plan
 };
 

@@ -23,16 +23,86 @@ std::vector<std::int64_t> columns_of(const std::string& tap, const ColumnBlock& 
   return columns;
 }
 
-PlacedTap placed(const NamedView& view, const std::vector<RankTaps>& taps, std::int64_t dp,
-                 const ParallelConfig& parallel, const ModelConfig& config,
-                 const Matrix<double>& trusted,
-                 const std::function<std::int64_t(const RowRun&)>& row_of) {
-  const std::string tap = view.name.substr(view.name.find('/') + 1);
-  PlacedTap result;
-  Matrix<double> sum = Matrix<double>::Zero(trusted.rows(), trusted.cols());
+template <class S>
+PlacedTap<S> placed(const std::vector<HeldTensor<S>>& ranks, std::int64_t dp, std::int64_t summands,
+                    const Eigen::Ref<const Matrix<S>>& trusted,
+                    const std::function<std::int64_t(const RowRun&)>& row_of) {
+  PlacedTap<S> result;
+  Matrix<double> sum;
   std::vector<bool> is_summed(std::size_t(trusted.rows()), false);
-  PlacedValues total{.is_sum = true, .columns = trusted.cols()};
-  std::int64_t in_stage = -1, partial_ranks = 0;
+  PlacedValues<S> total{.is_sum = true, .columns = trusted.cols()};
+  std::int64_t partial_ranks = 0;
+  for (const HeldTensor<S>& held : ranks) {
+    const auto& mine = held.values;
+    const std::vector<std::int64_t>& columns = held.columns;
+    if (mine.rows() != held.rows.size() || mine.cols() != std::int64_t(columns.size())) {
+      result.other_shapes.push_back({held.at,
+                                     text('[', held.rows.size(), ", ", columns.size(), ']'),
+                                     text('[', mine.rows(), ", ", mine.cols(), ']')});
+      continue;
+    }
+    if (held.is_partial && sum.size() == 0)
+      sum = Matrix<double>::Zero(trusted.rows(), trusted.cols());
+    PlacedValues<S> values{.at = held.at, .columns = std::int64_t(columns.size())};
+    std::int64_t r = -1;
+    for (const RowRun& run : held.rows.runs())
+      for (std::int32_t i = 0; i < run.count; ++i) {
+        ++r;
+        if (run.kind != RowKind::token || run.dp != dp) continue;
+        RowRun row = run;
+        row.first += i;
+        row.count = 1;
+        const std::int64_t place = row_of(row);
+        if (place < 0 || place >= trusted.rows()) {
+          result.strangers.push_back({held.at, r});
+          continue;
+        }
+        if (held.is_partial) {
+          is_summed[std::size_t(place)] = true;
+          for (std::size_t c = 0; c < columns.size(); ++c)
+            sum(place, columns[c]) += double(mine(r, std::int64_t(c)));
+          continue;
+        }
+        values.rows.push_back(r);
+        for (std::size_t c = 0; c < columns.size(); ++c) {
+          values.found.push_back(mine(r, std::int64_t(c)));
+          values.trusted.push_back(trusted(place, columns[c]));
+        }
+      }
+    if (held.is_partial) {
+      ++partial_ranks;
+      total.at = held.at;
+    } else if (!values.rows.empty()) {
+      result.values.push_back(std::move(values));
+    }
+  }
+  if (partial_ranks == 0 || partial_ranks != summands) return result;
+  for (std::int64_t r = 0; r < trusted.rows(); ++r) {
+    if (!is_summed[std::size_t(r)]) continue;
+    total.rows.push_back(r);
+    for (std::int64_t c = 0; c < trusted.cols(); ++c) {
+      total.found.push_back(S(sum(r, c)));
+      total.trusted.push_back(trusted(r, c));
+    }
+  }
+  result.values.push_back(std::move(total));  // without a row too: then the summands are of none
+  return result;
+}
+
+template PlacedTap<float> placed(const std::vector<HeldTensor<float>>&, std::int64_t, std::int64_t,
+                                 const Eigen::Ref<const Matrix<float>>&,
+                                 const std::function<std::int64_t(const RowRun&)>&);
+template PlacedTap<double> placed(const std::vector<HeldTensor<double>>&, std::int64_t,
+                                  std::int64_t, const Eigen::Ref<const Matrix<double>>&,
+                                  const std::function<std::int64_t(const RowRun&)>&);
+
+PlacedTap<double> placed(const NamedView& view, const std::vector<RankTaps>& taps, std::int64_t dp,
+                         const ParallelConfig& parallel, const ModelConfig& config,
+                         const Matrix<double>& trusted,
+                         const std::function<std::int64_t(const RowRun&)>& row_of) {
+  const std::string tap = view.name.substr(view.name.find('/') + 1);
+  std::vector<HeldTensor<double>> ranks;
+  std::int64_t in_stage = -1;
   for (std::int64_t world = 0; world < parallel.world_size(); ++world) {
     const RankCoordinates at = coordinates_of(world, parallel);
     if (at.pp != view.stage) continue;
@@ -40,53 +110,11 @@ PlacedTap placed(const NamedView& view, const std::vector<RankTaps>& taps, std::
     if (at.dp != dp || in_stage >= std::int64_t(view.by_rank.size())) continue;
     const auto of_rank = taps[std::size_t(world)].values.find(view.name);
     if (of_rank == taps[std::size_t(world)].values.end()) continue;
-    const Matrix<double>& mine = of_rank->second;
     const ViewOps::Tensor& held = view.by_rank[std::size_t(in_stage)];
-    const auto columns = columns_of(tap, held.columns, trusted.cols(), config);
-    if (mine.rows() != held.rows.size() || mine.cols() != std::int64_t(columns.size())) {
-      result.other_shapes.push_back({at, text('[', held.rows.size(), ", ", columns.size(), ']'),
-                                     text('[', mine.rows(), ", ", mine.cols(), ']')});
-      continue;
-    }
-    PlacedValues values{.at = at, .columns = std::int64_t(columns.size())};
-    for (std::int64_t r = 0; r < held.rows.size(); ++r) {
-      const RowRun row = held.rows.at(r);
-      if (row.kind != RowKind::token || row.dp != dp) continue;
-      const std::int64_t place = row_of(row);
-      if (place < 0 || place >= trusted.rows()) {
-        result.strangers.push_back({at, r});
-        continue;
-      }
-      if (held.sum.is_partial()) {
-        is_summed[std::size_t(place)] = true;
-        for (std::size_t c = 0; c < columns.size(); ++c)
-          sum(place, columns[c]) += mine(r, std::int64_t(c));
-        continue;
-      }
-      values.rows.push_back(r);
-      for (std::size_t c = 0; c < columns.size(); ++c) {
-        values.found.push_back(mine(r, std::int64_t(c)));
-        values.trusted.push_back(trusted(place, columns[c]));
-      }
-    }
-    if (held.sum.is_partial()) {
-      ++partial_ranks;
-      total.at = at;
-    } else if (!values.rows.empty()) {
-      result.values.push_back(std::move(values));
-    }
+    ranks.push_back({at, of_rank->second, held.rows, held.sum.is_partial(),
+                     columns_of(tap, held.columns, trusted.cols(), config)});
   }
-  if (partial_ranks == 0 || partial_ranks != parallel.tp) return result;
-  for (std::int64_t r = 0; r < trusted.rows(); ++r) {
-    if (!is_summed[std::size_t(r)]) continue;
-    total.rows.push_back(r);
-    for (std::int64_t c = 0; c < trusted.cols(); ++c) {
-      total.found.push_back(sum(r, c));
-      total.trusted.push_back(trusted(r, c));
-    }
-  }
-  result.values.push_back(std::move(total));  // without a row too: then the summands are of none
-  return result;
+  return placed<double>(ranks, dp, parallel.tp, trusted, row_of);
 }
 
 }  // namespace tokenview

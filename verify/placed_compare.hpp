@@ -14,18 +14,20 @@ std::vector<std::int64_t> columns_of(const std::string& tap, const ColumnBlock& 
                                      std::int64_t width, const ModelConfig& config);
 
 /// The token rows of one rank's tensor, or of the sum over the ranks that hold its summands, and
-/// the trusted value of each place.
+/// the trusted value of each place. S is float or double.
+template <class S>
 struct PlacedValues {
   RankCoordinates at = {};  // of a sum the last rank that holds a summand
   bool is_sum = false;
   std::vector<std::int64_t> rows = {};  // of the rank's tensor; of a sum those of the trusted one
   std::int64_t columns = 0;
-  std::vector<double> found = {}, trusted = {};  // [rows, columns]
+  std::vector<S> found = {}, trusted = {};  // [rows, columns]
 };
 
 /// A tensor of the ranks of one data-parallel rank beside the trusted one.
+template <class S>
 struct PlacedTap {
-  std::vector<PlacedValues> values;  // of each rank where they are complete, then of the sum
+  std::vector<PlacedValues<S>> values;  // of each rank where they are complete, then of the sum
   struct OtherShape {
     RankCoordinates at;
     std::string expected, actual;
@@ -38,13 +40,30 @@ struct PlacedTap {
   std::vector<Stranger> strangers;  // token rows that the trusted tensor has not
 };
 
+/// One rank's tensor, what its rows are, and the trusted columns that it holds.
+template <class S>
+struct HeldTensor {
+  RankCoordinates at;
+  Eigen::Ref<const Matrix<S>> values;
+  Rows rows;
+  bool is_partial = false;
+  std::vector<std::int64_t> columns;
+};
+
 /// Puts each rank's rows where its view says that they belong, its columns likewise, and adds up
-/// what is partial where every tensor-parallel rank has a summand (where not, the views say what is
-/// missing). `taps` are those of all ranks of the world; a rank without the tensor is left out.
-/// `row_of` says which row of `trusted` a token is; -1: none.
-PlacedTap placed(const NamedView& view, const std::vector<RankTaps>& taps, std::int64_t dp,
-                 const ParallelConfig& parallel, const ModelConfig& config,
-                 const Matrix<double>& trusted,
-                 const std::function<std::int64_t(const RowRun&)>& row_of);
+/// what is partial where `summands` ranks have one (where not, the views say what is missing).
+/// Rows of other data-parallel ranks than `dp` are left out. `row_of` says which row of `trusted` a
+/// token is; -1: none.
+template <class S>
+PlacedTap<S> placed(const std::vector<HeldTensor<S>>& ranks, std::int64_t dp, std::int64_t summands,
+                    const Eigen::Ref<const Matrix<S>>& trusted,
+                    const std::function<std::int64_t(const RowRun&)>& row_of);
+
+/// The same for a named tensor of a run. `taps` are those of all ranks of the world; a rank without
+/// the tensor is left out.
+PlacedTap<double> placed(const NamedView& view, const std::vector<RankTaps>& taps, std::int64_t dp,
+                         const ParallelConfig& parallel, const ModelConfig& config,
+                         const Matrix<double>& trusted,
+                         const std::function<std::int64_t(const RowRun&)>& row_of);
 
 }  // namespace tokenview

@@ -307,13 +307,14 @@ std::string to_string(const Completeness& sum) {
   return text("partial ", held.empty() ? "none" : held, '/', sum.size(), divided);
 }
 
+std::string to_string(const ColumnBlock& columns) {
+  const bool is_one = columns.end == columns.begin + 1;
+  return text(columns.begin, is_one ? "" : text('-', columns.end - 1), '/', columns.of);
+}
+
 std::string to_string(const TokenView& view, std::int32_t step) {
   std::string out = to_string(view.rows, step);
-  if (!view.columns.all()) {
-    out += text(" columns ", view.columns.begin);
-    if (view.columns.end != view.columns.begin + 1) out += text('-', view.columns.end - 1);
-    out += text('/', view.columns.of);
-  }
+  if (!view.columns.all()) out += " columns " + to_string(view.columns);
   if (!view.sum.is_complete()) out += ' ' + to_string(view.sum);
   return out;
 }

@@ -166,6 +166,9 @@ struct ColumnBlock {
   bool operator==(const ColumnBlock&) const = default;
 };
 
+/// `1/4`, `0-1/4`: these of so many equal blocks.
+std::string to_string(const ColumnBlock& columns);
+
 /// What one rank's tensor stands for.
 struct TokenView {
   Rows rows;

@@ -34,14 +34,14 @@ class Beside {
   }
 
  private:
-  void compare_tap(const std::string& name, const PlacedTap& tap, double largest) {
+  void compare_tap(const std::string& name, const PlacedTap<double>& tap, double largest) {
     const double scale = std::max({bound_.least, largest, 1e-30});
     if (!tap.other_shapes.empty()) {
-      const PlacedTap::OtherShape& first = tap.other_shapes.front();
+      const PlacedTap<double>::OtherShape& first = tap.other_shapes.front();
       report(first.at, name, first.expected, first.actual, -1);
       return;
     }
-    for (const PlacedValues& values : tap.values)
+    for (const PlacedValues<double>& values : tap.values)
       for (std::size_t i = 0; i < values.found.size(); ++i) {
         const double ratio = std::abs(values.found[i] - values.trusted[i]) / scale;
         ++result_.values;

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "verify/dump_diff.hpp"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "reference/program/error.hpp"
+#include "verify/dump_diff_parts.hpp"
+#include "verify/hdf5_text.hpp"
+
+namespace tokenview {
+namespace {
+
+using Verdict = TapDiff::Verdict;
+
+constexpr std::int64_t most_named = 8;  // faults of a step: what follows the first has its cause
+
+class DumpDiff {
+ public:
+  DumpDiff(TrustedSide& side, const DumpFile& dump, const DumpDiffOptions& options)
+      : side_(side), dump_(dump), options_(options) {}
+
+  DumpDiffResult run() {
+    for (const std::int64_t rank : dump_.missing_ranks())
+      missing(-1, 0, text("rank ", rank), text("no file has this rank of ", dump_.world_size()));
+    for (const std::int64_t number : dump_.steps()) find_stages(number);
+    for (const auto& [number, stages] : stages_) compare_step(number, stages);
+    result_.not_compared.assign(names_not_compared_.begin(), names_not_compared_.end());
+    result_.not_captured.assign(names_not_captured_.begin(), names_not_captured_.end());
+    for (const TapDiff& tap : result_.taps) {
+      result_.failed += tap.failed();
+      result_.compared += tap.verdict != Verdict::missing;
+      result_.values += tap.values;
+    }
+    return std::move(result_);
+  }
+
+ private:
+  void missing(std::int64_t number, std::int64_t dp, const std::string& tap, std::string detail) {
+    TapDiff diff;
+    diff.step = number;
+    diff.dp = dp;
+    diff.tap = tap;
+    diff.verdict = Verdict::missing;
+    diff.called = "missing";
+    diff.detail = std::move(detail);
+    (number < 0 ? result_.taps : missing_[number]).push_back(std::move(diff));
+  }
+
+  void find_stages(std::int64_t number) {
+    std::vector<StageStep>& stages = stages_[number];
+    for (const DumpRank& rank : dump_.ranks()) {
+      const auto found = rank.steps.find(number);
+      if (found == rank.steps.end()) {
+        missing(number, rank.at.dp, text("step ", number),
+                text("rank ", rank.at.world, " does not have it, other ranks do"));
+        continue;
+      }
+      if (found->second.dummy) continue;
+      auto stage = std::ranges::find_if(stages, [&](const StageStep& other) {
+        return other.dp == rank.at.dp && other.pp == rank.at.pp;
+      });
+      if (stage == stages.end())
+        stage = stages.insert(stages.end(), StageStep{number, rank.at.dp, rank.at.pp});
+      stage->ranks.push_back(&rank);
+    }
+    for (StageStep& stage : stages) {
+      std::ranges::sort(stage.ranks, {}, [](const DumpRank* rank) { return rank->at.tp; });
+      stage.trusted = side_.step_of(number, stage.dp, stage.of(*stage.ranks.front()));
+      find_missing(stage, stages);
+    }
+  }
+
+  /// What the manifests name and is not there, and what other ranks of the stage have.
+  void find_missing(const StageStep& stage, const std::vector<StageStep>& all) {
+    std::set<std::string, InProgramOrder> names;
+    for (const StageStep& other : all)
+      if (other.pp == stage.pp)
+        for (const DumpRank* rank : other.ranks)
+          for (const auto& [name, tap] : other.of(*rank).taps) names.insert(name);
+    for (const DumpRank* rank : stage.ranks) {
+      const DumpStep& step = stage.of(*rank);
+      std::set<std::string> lost;
+      for (const std::string& name : step.lost) {
+        missing(stage.number, stage.dp, name_in_manifest(name),
+                text("lost: the manifest of rank ", rank->at.world, " names ", printable(name),
+                     ", and there is no data set"));
+        lost.insert(name_in_manifest(name));
+      }
+      for (const std::string& name : names)
+        if (!step.taps.contains(name) && !lost.contains(name))
+          missing(stage.number, stage.dp, name,
+                  text("rank ", rank->at.world, " does not have it, other ranks do"));
+      if (!step.stopped.empty() && rank == stage.ranks.front())
+        missing(stage.number, stage.dp, "the rest of the step",
+                "the run stopped: " + printable(step.stopped));
+      if (!step.has_manifest && !(step.inputs && step.inputs->input_ids))
+        missing(stage.number, stage.dp, "inputs",
+                text("rank ", rank->at.world, " has neither inputs nor a manifest"));
+      if (step.inputs != stage.of(*stage.ranks.front()).inputs)
+        missing(stage.number, stage.dp, "inputs",
+                text("rank ", rank->at.world, " has other inputs than rank ",
+                     stage.ranks.front()->at.world));
+    }
+  }
+
+  /// "taps/model.norm" -> "target/model.norm", "mtp/step0/mtp.fc" -> "step0/mtp.fc".
+  static std::string name_in_manifest(const std::string& name) {
+    if (name.starts_with("taps/")) return "target/" + name.substr(5);
+    return name.starts_with("mtp/") ? name.substr(4) : name;
+  }
+
+  void compare_step(std::int64_t number, const std::vector<StageStep>& stages) {
+    for (const StageStep& stage : stages) {
+      if (stage.trusted == nullptr) {
+        if (stage.pp == 0)
+          result_.skipped.push_back(text("step ", number,
+                                         dump_.parallel().dp > 1 ? text(" dp=", stage.dp) : "",
+                                         ": ", side_.no_step()));
+        continue;
+      }
+      const GoldenInputs* const inputs = stage.trusted->inputs();
+      const DumpStep& step = stage.of(*stage.ranks.front());
+      const char* const other =
+          step.inputs && inputs != nullptr ? step.inputs->difference(*inputs) : nullptr;
+      if (other != nullptr)
+        missing(number, stage.dp, text("inputs/", other),
+                "is not that of " + stage.trusted->name());
+    }
+    const std::vector<CleanLayout> layouts = layouts_of(stages);
+    std::vector<ExplainedTap> taps;
+    for (const StageStep& stage : stages)
+      if (stage.trusted != nullptr) explain(stage, layouts, taps);
+    result_.steps += !taps.empty();
+    std::string in_words;
+    const CleanLayout* const nearest = nearest_layout(layouts, taps, in_words);
+    if (!in_words.empty()) result_.protocols.push_back(text("step ", number, ": ", in_words));
+    std::ranges::stable_sort(taps, InProgramOrder(),
+                             [](const ExplainedTap& tap) { return tap.diff.tap; });
+    const std::string note = judge_layouts(taps, nearest);
+    if (!note.empty()) result_.notes.push_back(text("step ", number, ": ", note));
+    name_faults(stages, nearest, taps);
+    collect(number, taps);
+  }
+
+  /// How the protocols that are right here lay a step out. Without the inputs of every dp rank,
+  /// what the others run is not known.
+  std::vector<CleanLayout> layouts_of(const std::vector<StageStep>& stages) const {
+    const ParallelConfig parallel = dump_.parallel();
+    std::map<std::int64_t, const GoldenInputs*> by_dp;
+    std::int64_t draft_steps = 0;
+    for (const StageStep& stage : stages) {
+      if (stage.trusted == nullptr || stage.trusted->inputs() == nullptr) return {};
+      by_dp[stage.dp] = stage.trusted->inputs();
+      for (const std::string& name : stage.names())
+        if (name != "draft_ids") draft_steps = std::max(draft_steps, tap_place(name).pass + 1);
+    }
+    if (side_.config() == nullptr || std::int64_t(by_dp.size()) != parallel.dp) return {};
+    std::vector<GoldenInputs> inputs;
+    for (const auto& [dp, of_dp] : by_dp) inputs.push_back(*of_dp);
+    return clean_layouts(*side_.config(), parallel, inputs, draft_steps);
+  }
+
+  void explain(const StageStep& stage, const std::vector<CleanLayout>& layouts,
+               std::vector<ExplainedTap>& taps) {
+    const TapExplainer explainer(dump_, options_, stage, layouts, side_.config());
+    const std::set<std::string> names = stage.names();
+    std::set<std::string> used;
+    for (const std::string& name : names) {
+      if (options_.wanted && !options_.wanted(name)) continue;
+      if (std::optional<ExplainedTap> tap = explainer.explain(name, used)) {
+        taps.push_back(std::move(*tap));
+      } else if (!is_summand(name, names, *stage.trusted)) {
+        names_not_compared_.insert(name_of(name));
+        ++result_.not_compared_taps;
+      }
+    }
+    if (dump_.parallel().pp > 1) return;  // a stage has its own layers only
+    for (const std::string& name : stage.trusted->taps())
+      if (!used.contains(name)) {
+        names_not_captured_.insert(name_of(name));
+        ++result_.not_captured_taps;
+      }
+  }
+
+  /// A residual that is compared in the sum with its hidden part.
+  static bool is_summand(const std::string& name, const std::set<std::string>& names,
+                         const TrustedStep& trusted) {
+    if (!name.ends_with("residual")) return false;
+    const std::string module = name.substr(0, name.size() - std::string_view("residual").size());
+    for (const char* const hidden : {"hidden", "hidden_states"}) {
+      if (!names.contains(module + hidden)) continue;
+      const std::optional<Counterpart> sum =
+          counterpart_of(module + hidden, names, trusted, nullptr);
+      if (sum && std::ranges::find(sum->summands, name) != sum->summands.end()) return true;
+    }
+    return false;
+  }
+
+  void name_faults(const std::vector<StageStep>& stages, const CleanLayout* nearest,
+                   std::vector<ExplainedTap>& taps) {
+    std::int64_t named = 0;
+    for (ExplainedTap& tap : taps) {
+      const bool is_open = tap.diff.verdict == Verdict::difference && tap.ways.empty() &&
+                           tap.diff.bound.metric != std::string("rows");
+      if (!is_open || ++named > most_named) continue;
+      const auto pp = tap.ranks.front()->at.pp;
+      const StageStep* mine = nullptr;
+      OtherRows others;
+      for (const StageStep& stage : stages) {
+        if (stage.pp != pp || stage.trusted == nullptr) continue;
+        others.ranks.push_back(&stage);
+        if (stage.dp == tap.diff.dp) mine = &stage;
+      }
+      for (const auto& [number, of_step] : stages_)
+        for (const StageStep& stage : of_step)
+          if (number != tap.diff.step && stage.pp == pp && stage.dp == tap.diff.dp &&
+              stage.trusted != nullptr)
+            others.other_steps.push_back(&stage);
+      name_fault(dump_, side_, *mine, others,
+                 nearest == nullptr ? std::vector<TokenView>() : required_views(*nearest, tap),
+                 tap);
+    }
+  }
+
+  /// The taps of a step in program order, with what is missing where it would be.
+  void collect(std::int64_t number, std::vector<ExplainedTap>& taps) {
+    std::vector<TapDiff> all = std::move(missing_[number]);
+    for (ExplainedTap& tap : taps) all.push_back(std::move(tap.diff));
+    std::ranges::stable_sort(all, InProgramOrder(), &TapDiff::tap);
+    result_.taps.insert(result_.taps.end(), std::make_move_iterator(all.begin()),
+                        std::make_move_iterator(all.end()));
+  }
+
+  TrustedSide& side_;
+  const DumpFile& dump_;
+  const DumpDiffOptions& options_;
+  std::map<std::int64_t, std::vector<StageStep>> stages_;  // by step
+  std::map<std::int64_t, std::vector<TapDiff>> missing_;   // by step
+  std::set<std::string, InProgramOrder> names_not_compared_, names_not_captured_;
+  DumpDiffResult result_;
+};
+
+}  // namespace
+
+const char* to_string(TapDiff::Verdict verdict) {
+  switch (verdict) {
+    case Verdict::match:
+      return "match";
+    case Verdict::difference:
+    case Verdict::layout:
+      return "difference";
+    case Verdict::missing:
+      return "missing";
+  }
+  return "";
+}
+
+const TapDiff* DumpDiffResult::first_difference() const {
+  const auto found = std::ranges::find_if(taps, &TapDiff::failed);
+  return found == taps.end() ? nullptr : &*found;
+}
+
+DumpDiffResult diff_dump(TrustedSide& side, const DumpFile& dump, const DumpDiffOptions& options) {
+  return DumpDiff(side, dump, options).run();
+}
+
+}  // namespace tokenview

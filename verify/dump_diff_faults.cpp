@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <deque>
+
+#include "reference/program/error.hpp"
+#include "verify/dump_diff_parts.hpp"
+#include "verify/infer.hpp"
+#include "verify/row_faults.hpp"
+#include "verify/term_faults.hpp"
+
+namespace tokenview {
+namespace {
+
+/// What may differ between equal rows: far above rounding, far below another row.
+double tolerance_of(const std::string& type_name) { return type_name == "float32" ? 1e-4 : 2e-2; }
+
+/// Everything that the rows of a tap are looked for in. Tensors stay where they are.
+struct Search {
+  std::deque<HostTensor> tensors;
+  std::vector<RankRows> ranks;
+  std::vector<TrustedRows> trusted;
+  std::vector<std::size_t> mine;  // of `ranks`: those of the tap's own dp rank
+};
+
+void add_trusted(const StageStep& stage, const std::string& tap, const ModelConfig* config,
+                 std::int64_t width, Search& search) {
+  std::optional<Counterpart> found = counterpart_of(tap, stage.names(), *stage.trusted, config);
+  if (!found || found->values.cols() != width) return;
+  const HostTensor& kept = search.tensors.emplace_back(std::move(found->values));
+  search.trusted.push_back(
+      {std::int16_t(stage.dp), std::int32_t(stage.number), kept.values, kept.rows(), kept.cols()});
+}
+
+/// The columns that a rank's block is made of, where segments are cut each by itself.
+std::function<std::vector<std::int64_t>(const ColumnBlock&)> columns_in(
+    const std::vector<std::int64_t>& segments) {
+  if (segments.size() < 2) return {};
+  return [segments](const ColumnBlock& block) {
+    std::vector<std::int64_t> columns;
+    std::int64_t begin = 0;
+    for (const std::int64_t segment : segments) {
+      if (segment % block.of != 0) return std::vector<std::int64_t>();
+      const std::int64_t share = segment / block.of;
+      for (std::int64_t c = block.begin * share; c < block.end * share; ++c)
+        columns.push_back(begin + c);
+      begin += segment;
+    }
+    return columns;
+  };
+}
+
+/// Views of a symbolic run, which has one step, as those of engine step `step`.
+std::vector<TokenView> at_step(const std::vector<TokenView>& views, std::int32_t step) {
+  std::vector<TokenView> result = views;
+  for (TokenView& view : result) {
+    Rows rows;
+    for (RowRun run : view.rows.runs()) {
+      if (run.kind == RowKind::token) run.step = step;
+      rows.append(run);
+    }
+    view.rows = rows;
+  }
+  return result;
+}
+
+/// What the rows of this dp rank's ranks are, into `tap`; and what is wrong with them, in words.
+std::string infer_rows(const DumpFile& dump, const TrustedSide& side, const StageStep& stage,
+                       const OtherRows& others, const Counterpart& counterpart,
+                       const std::vector<TokenView>& required, ExplainedTap& tap) {
+  Search search;
+  for (const StageStep* other : others.ranks) {
+    add_trusted(*other, tap.diff.tap, side.config(), counterpart.values.cols(), search);
+    for (RankTensor& rank : TapExplainer::tensors_of(dump, *other, counterpart).ranks) {
+      const HostTensor& kept = search.tensors.emplace_back(std::move(rank.values));
+      if (other == &stage) search.mine.push_back(search.ranks.size());
+      search.ranks.push_back({rank.at, kept.values, kept.rows(), kept.cols()});
+    }
+  }
+  for (const StageStep* other : others.other_steps)
+    add_trusted(*other, tap.diff.tap, side.config(), counterpart.values.cols(), search);
+
+  InferOptions options;
+  options.tolerance = tolerance_of(stage.tap(*tap.ranks.front(), tap.diff.tap).type_name);
+  options.step = std::int32_t(stage.number);
+  options.columns_of = columns_in(counterpart.segments);
+  const InferredTap found = infer_placement(search.ranks, search.trusted, options);
+  std::vector<InferredRank> mine;
+  for (const std::size_t i : search.mine) mine.push_back(found.ranks[i]);
+  for (std::size_t i = 0; i < std::min(mine.size(), tap.diff.ranks.size()); ++i)
+    tap.diff.ranks[i].held = rows_in_words(mine[i], std::int16_t(stage.dp), options.step);
+  return fault_in_words(mine, at_step(required, options.step), std::int16_t(stage.dp),
+                        options.step);
+}
+
+/// What is wrong with a sum of other taps, or with one of its terms.
+std::string fault_of_terms(const DumpFile& dump, const TrustedSide& side, const StageStep& stage,
+                           const Counterpart& counterpart, ExplainedTap& tap) {
+  if (tap.nearest.size() != tap.ranks.size()) return {};
+  TapTensors tensors = TapExplainer::tensors_of(dump, stage, counterpart);
+  tensors.trusted = &counterpart.values;
+  std::optional<MiscountedTerm> term =
+      miscounted_term(tap.diff.tap, tensors, tap.nearest, *stage.trusted);
+  if (!term && tap.diff.tap.ends_with("norm") && side.config() != nullptr)
+    if (const auto weight = side.weight(name_of(tap.diff.tap) + ".weight"))
+      term = miscounted_term_of_norm(tap.diff.tap, tensors, tap.nearest, *stage.trusted, *weight,
+                                     side.config()->rms_norm_eps);
+  if (term) {
+    tap.diff.detail = text("so much is the value with ", term->times, " times ", term->term);
+    return term->times == 0 ? term->term + " left out"
+                            : text(term->term, ' ', factor_in_words(term->times, tensors.tp_size));
+  }
+  const std::string weight = shared_expert_weight(tap.diff.tap);
+  const std::optional<HostTensor> down = weight.empty() ? std::nullopt : side.weight(weight);
+  if (down &&
+      is_summand_of_shared_expert(tap.diff.tap, tensors, tap.nearest, *stage.trusted, *down)) {
+    tap.diff.detail = text(
+        "each rank has what its block of the intermediate columns gives for its "
+        "own rows: the partners of the sum hold other rows");
+    return text("1/", tensors.tp_size, " of the value: one summand of ", tensors.tp_size,
+                ", never added");
+  }
+  return {};
+}
+
+}  // namespace
+
+void name_fault(const DumpFile& dump, const TrustedSide& side, const StageStep& stage,
+                const OtherRows& others, const std::vector<TokenView>& required,
+                ExplainedTap& tap) {
+  const std::optional<Counterpart> counterpart =
+      counterpart_of(tap.diff.tap, stage.names(), *stage.trusted, side.config());
+  if (!counterpart) return;
+  tap.diff.called = infer_rows(dump, side, stage, others, *counterpart, required, tap);
+  if (!tap.diff.called.empty() && tap.diff.called != part_of_the_value) return;
+  const std::string by_terms = fault_of_terms(dump, side, stage, *counterpart, tap);
+  if (!by_terms.empty()) tap.diff.called = by_terms;
+}
+
+}  // namespace tokenview

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "reference/program/error.hpp"
+#include "verify/dump_diff_parts.hpp"
+#include "verify/held_words.hpp"
+#include "verify/report.hpp"
+
+namespace tokenview {
+namespace {
+
+using Verdict = TapDiff::Verdict;
+
+/// Router weights of pads are those of a row of equal logits, and say nothing.
+bool has_free_pads(const std::string& tap) {
+  return tap.ends_with(".gate.weights") || tap.ends_with(".gate.ids");
+}
+
+/// True where each rank holds what it is to hold; of a sampled tap the same rows as the others.
+bool same_layout(const std::string& tap, const std::vector<TokenView>& a,
+                 const std::vector<TokenView>& b) {
+  if (may_be_sampled(tap) && !a.empty() && kind_of(a) == "full" && kind_of(b) == "full")
+    return true;
+  return std::ranges::equal(a, b, [](const TokenView& x, const TokenView& y) {
+    return same_rows(x.rows, y.rows) && x.sum.is_partial() == y.sum.is_partial() &&
+           x.columns.all() == y.columns.all();
+  });
+}
+
+bool has_zero_pads(const std::vector<TokenView>& views) {
+  bool has_pads = false;
+  for (const TokenView& view : views)
+    for (const RowRun& run : view.rows.runs()) {
+      if (run.kind != RowKind::pad) continue;
+      if (run.content != PadContent::zero) return false;
+      has_pads = true;
+    }
+  return has_pads;
+}
+
+std::vector<RankHolding> holdings(const ExplainedTap& tap, const std::vector<TokenView>& held,
+                                  const std::vector<TokenView>& required) {
+  std::vector<RankHolding> ranks;
+  for (std::size_t i = 0; i < tap.ranks.size(); ++i)
+    ranks.push_back({tap.ranks[i]->at, i < held.size() ? view_in_words(held[i]) : "",
+                     i < required.size() ? view_in_words(required[i]) : ""});
+  return ranks;
+}
+
+bool ends_pass(const std::vector<ExplainedTap>& taps, std::size_t i) {
+  return i + 1 == taps.size() ||
+         tap_place(taps[i + 1].diff.tap).pass != tap_place(taps[i].diff.tap).pass;
+}
+
+/// Of layouts that differ from the protocol's the one at fault; taps.size(): none.
+std::size_t blamed_layout(const std::vector<ExplainedTap>& taps,
+                          const std::vector<bool>& deviates) {
+  const auto first_failure = std::size_t(
+      std::ranges::find_if(taps, [](const ExplainedTap& tap) { return tap.diff.failed(); }) -
+      taps.begin());
+  const auto first = std::size_t(std::ranges::find(deviates, true) - deviates.begin());
+  if (first_failure < taps.size()) return first < first_failure ? first : taps.size();
+  for (std::size_t i = 0; i < taps.size(); ++i) {
+    if (!deviates[i] || !ends_pass(taps, i) || !is_exit(taps[i].diff.tap)) continue;
+    while (i > 0 && deviates[i - 1] && !ends_pass(taps, i - 1)) --i;
+    return i;
+  }
+  return taps.size();
+}
+
+}  // namespace
+
+std::vector<TokenView> required_views(const CleanLayout& layout, const ExplainedTap& tap) {
+  std::vector<TokenView> views;
+  for (const DumpRank* rank : tap.ranks) {
+    const TokenView* const view = layout.find(tap.layout_tap, rank->at.world);
+    if (view == nullptr) return {};
+    views.push_back(*view);
+  }
+  return views;
+}
+
+const CleanLayout* nearest_layout(const std::vector<CleanLayout>& layouts,
+                                  const std::vector<ExplainedTap>& taps, std::string& in_words) {
+  const CleanLayout* nearest = nullptr;
+  std::int64_t most = -1, of = 0;
+  for (const CleanLayout& layout : layouts) {
+    std::int64_t agree = 0, named = 0;
+    for (const ExplainedTap& tap : taps) {
+      const std::vector<TokenView> required = required_views(layout, tap);
+      if (required.empty()) continue;
+      ++named;
+      agree += std::ranges::any_of(tap.ways, [&](const TapWay& way) {
+        return same_layout(tap.diff.tap, way.views, required);
+      });
+    }
+    if (agree <= most) continue;
+    most = agree;
+    of = named;
+    nearest = &layout;
+  }
+  in_words =
+      nearest == nullptr ? "" : text(nearest->protocol, " (", most, " of ", plural(of, "tap"), ")");
+  return nearest;
+}
+
+std::string judge_layouts(std::vector<ExplainedTap>& taps, const CleanLayout* nearest) {
+  std::vector<bool> deviates(taps.size(), false);
+  for (std::size_t i = 0; i < taps.size(); ++i) {
+    ExplainedTap& tap = taps[i];
+    const std::vector<TokenView> required =
+        nearest == nullptr ? std::vector<TokenView>() : required_views(*nearest, tap);
+    const auto agrees = [&](const TapWay& way) {
+      return same_layout(tap.diff.tap, way.views, required);
+    };
+    if (tap.ways.empty()) {
+      tap.diff.ranks = holdings(tap, {}, required);
+      continue;
+    }
+    std::ranges::stable_partition(tap.ways, agrees);
+    const TapWay& held = tap.ways.front();
+    tap.diff.kind = kind_of(held.views);
+    tap.diff.ranks = holdings(tap, held.views, required);
+    if (required.empty()) continue;
+    deviates[i] = !agrees(held);
+    if (!deviates[i] && !held.garbage.empty() && has_zero_pads(required) &&
+        !has_free_pads(tap.diff.tap) && !tap.diff.failed()) {
+      tap.diff.verdict = Verdict::difference;
+      tap.diff.called = "pads poisoned";
+      tap.diff.detail = held.garbage + ", expected zeros";
+    }
+  }
+
+  const std::size_t blamed = blamed_layout(taps, deviates);
+  if (blamed < taps.size()) {
+    ExplainedTap& tap = taps[blamed];
+    const bool is_last =
+        std::ranges::none_of(taps, [](const ExplainedTap& other) { return other.diff.failed(); });
+    tap.diff.verdict = Verdict::layout;
+    tap.diff.called = layout_in_words(tap.ways.front().views, required_views(*nearest, tap));
+    tap.diff.detail = text("protocol ", nearest->protocol, " has another layout here, and ",
+                           is_last ? "the pass ends on this one" : "wrong values follow");
+    return {};
+  }
+  const auto count = std::ranges::count(deviates, true);
+  if (count == 0) return {};
+  const auto first = std::size_t(std::ranges::find(deviates, true) - deviates.begin());
+  return text(plural(count, "tap"), " held otherwise than in protocol ", nearest->protocol,
+              ", with right values and no consequence; first ", taps[first].diff.tap);
+}
+
+}  // namespace tokenview

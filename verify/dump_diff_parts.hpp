@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// Internal to verify/dump_diff*.cpp: what one step of one data-parallel rank goes through.
+#pragma once
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "verify/clean_layouts.hpp"
+#include "verify/dump_diff.hpp"
+#include "verify/tap_fit.hpp"
+#include "verify/trusted_step.hpp"
+
+namespace tokenview {
+
+/// The ranks of one pipeline stage of one data-parallel rank in one step, dummies apart.
+struct StageStep {
+  std::int64_t number = 0, dp = 0, pp = 0;
+  std::vector<const DumpRank*> ranks = {};               // by tp
+  std::shared_ptr<const TrustedStep> trusted = nullptr;  // null: none belongs to it
+
+  const DumpStep& of(const DumpRank& rank) const { return rank.steps.at(number); }
+  const DumpTap& tap(const DumpRank& rank, const std::string& name) const {
+    return of(rank).taps.at(name);
+  }
+  std::set<std::string> names() const;  // of all taps
+};
+
+/// A way of holding a tap that its values allow.
+struct TapWay {
+  std::vector<TokenView> views;  // of each rank
+  std::string garbage;           // a pad that is not zero, in words; empty: none
+};
+
+/// A tap with what was found.
+struct ExplainedTap {
+  TapDiff diff;
+  std::string layout_tap;              // of the program, whose rows it has
+  std::vector<const DumpRank*> ranks;  // that have it
+  std::vector<TapWay> ways;            // none: the values do not fit
+  std::vector<Rows> nearest;           // of each rank, in the way that comes nearest
+};
+
+// dump_diff_taps.cpp
+
+/// Holds the taps of a stage against their counterparts, whatever way they are held.
+class TapExplainer {
+ public:
+  TapExplainer(const DumpFile& dump, const DumpDiffOptions& options, const StageStep& stage,
+               const std::vector<CleanLayout>& layouts, const ModelConfig* config);
+
+  /// Absent where the trusted side has no counterpart. `used` is told the trusted tap.
+  std::optional<ExplainedTap> explain(const std::string& name, std::set<std::string>& used) const;
+
+  /// The tensors of a tap on this stage's ranks, summands of one rank added up, without the trusted
+  /// one.
+  static TapTensors tensors_of(const DumpFile& dump, const StageStep& stage,
+                               const Counterpart& counterpart);
+
+ private:
+  void explain_values(const Counterpart& counterpart, ExplainedTap& tap) const;
+  void explain_ids(const IntegerTensor& trusted, ExplainedTap& tap) const;
+  std::vector<RowLayout> candidates(const TapTensors& tensors, const ExplainedTap& tap) const;
+  std::vector<RowLayout> sampled_ways(const TapTensors& tensors, const ColumnLayout& columns,
+                                      const ExplainedTap& tap) const;
+  void contradict_annotation(ExplainedTap& tap) const;
+
+  const DumpFile& dump_;
+  const DumpDiffOptions& options_;
+  const StageStep& stage_;
+  const std::vector<CleanLayout>& layouts_;
+  const ModelConfig* config_;
+  const std::set<std::string> names_;
+};
+
+/// True for taps of which an engine may keep the sampled rows only.
+bool may_be_sampled(const std::string& tap);
+
+// dump_diff_layouts.cpp
+
+/// The protocol's views of a tap on its ranks; empty where the program does not name it.
+std::vector<TokenView> required_views(const CleanLayout& layout, const ExplainedTap& tap);
+
+/// The layout that most taps agree with, and how many: "D (112 of 112 taps)". Null: there is none.
+const CleanLayout* nearest_layout(const std::vector<CleanLayout>& layouts,
+                                  const std::vector<ExplainedTap>& taps, std::string& in_words);
+
+/// Chooses among the ways of holding each tap, in program order, and finds where pads are not zero
+/// and where the layout leaves that of `nearest` (null: not known). Such a layout is a fault where
+/// wrong values follow, or where the pass ends on it; otherwise the answer is a note.
+std::string judge_layouts(std::vector<ExplainedTap>& taps, const CleanLayout* nearest);
+
+// dump_diff_faults.cpp
+
+/// Where else rows may come from: all stages of the step, and those of other steps.
+struct OtherRows {
+  std::vector<const StageStep*> ranks;        // of this step and pipeline stage, every dp
+  std::vector<const StageStep*> other_steps;  // of this dp and stage
+};
+
+/// Says of a tap whose values fit in no way what its rows are, and what that is called.
+void name_fault(const DumpFile& dump, const TrustedSide& side, const StageStep& stage,
+                const OtherRows& others, const std::vector<TokenView>& required, ExplainedTap& tap);
+
+}  // namespace tokenview

@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "reference/program/error.hpp"
+#include "verify/dump_diff_parts.hpp"
+#include "verify/held_words.hpp"
+#include "verify/report.hpp"
+
+namespace tokenview {
+namespace {
+
+using Verdict = TapDiff::Verdict;
+
+/// What a tap of a dump is held to; the one place where that is decided.
+ToleranceRule tap_limit(const ToleranceRules& rules, const std::string& tap,
+                        const std::string& value_type, const HostTensor& trusted) {
+  return rules.rule_for(tap, storage_type(value_type).value_or(StorageType::float32),
+                        storage_type(trusted.dtype));
+}
+
+std::string shapes_in_words(const TapTensors& tensors) {
+  std::string shapes;
+  for (const RankTensor& rank : tensors.ranks)
+    shapes += (shapes.empty() ? "" : " ") + to_string(rank.values.shape);
+  return text("shapes ", shapes, " fit no way of holding ", to_string(tensors.trusted->shape),
+              " on ", plural(tensors.tp_size, "rank"));
+}
+
+/// Rows that a sampler may ask for: ascending, at least one of each request, and of a request
+/// that verifies no drafts the last one alone. Which of a verifying one is drafted from depends
+/// on what is accepted; the target gives the logits of all of its rows.
+bool may_sample(const Rows& rows, const GoldenInputs& inputs, const std::string& tap) {
+  std::set<std::int64_t> requests;
+  std::int64_t last = -1;
+  for (const RowRun& run : rows.runs())
+    for (std::int32_t row = run.first; row < run.first + run.count; ++row) {
+      if (run.kind != RowKind::token || row <= last) return false;
+      last = row;
+      const auto& starts = inputs.query_start_loc;
+      const auto end = std::ranges::upper_bound(starts, row);
+      if (end == starts.begin() || end == starts.end()) return false;
+      const auto request = std::size_t(end - starts.begin()) - 1;
+      const bool verifies =
+          inputs.context_start_loc[request + 1] > inputs.context_start_loc[request];
+      if (!verifies && row + 1 != *end) return false;
+      const bool is_first = requests.insert(std::int64_t(request)).second;
+      if (!is_first && pass_of(tap) != "target") return false;
+    }
+  return std::int64_t(requests.size()) == inputs.num_sequences();
+}
+
+/// For each row of the first rank the trusted row that is nearest.
+std::vector<std::int64_t> nearest_rows(const TapTensors& tensors, const ColumnLayout& columns) {
+  constexpr std::size_t most_columns = 256;
+  const HostTensor& mine = tensors.ranks.front().values;
+  const std::vector<std::int64_t>& held = columns.columns.front();
+  std::vector<std::int64_t> rows;
+  for (std::int64_t r = 0; r < mine.rows(); ++r) {
+    double least = 0;
+    std::int64_t nearest = -1;
+    for (std::int64_t t = 0; t < tensors.tokens(); ++t) {
+      double squares = 0;
+      for (std::size_t c = 0; c < std::min(held.size(), most_columns); ++c) {
+        const double error =
+            double(mine.values[std::size_t(r * mine.cols()) + c]) -
+            double(tensors.trusted->values[std::size_t(t * tensors.trusted->cols() + held[c])]);
+        squares += error * error;
+      }
+      if (nearest >= 0 && !(squares < least)) continue;
+      least = squares;
+      nearest = t;
+    }
+    rows.push_back(nearest);
+  }
+  return rows;
+}
+
+/// The pad rows that are not zero, in words; empty: none.
+std::string nonzero_pads(const TapTensors& tensors, const RowLayout& layout) {
+  for (std::size_t i = 0; i < tensors.ranks.size(); ++i) {
+    const HostTensor& mine = tensors.ranks[i].values;
+    std::int64_t row = 0;
+    for (const RowRun& run : layout.rows[i].runs())
+      for (std::int32_t k = 0; k < run.count; ++k, ++row) {
+        if (run.kind != RowKind::pad) continue;
+        const auto begin = mine.values.begin() + row * mine.cols();
+        const auto found =
+            std::find_if(begin, begin + mine.cols(), [](float value) { return !(value == 0); });
+        if (found != begin + mine.cols())
+          return text("tp=", tensors.ranks[i].at.tp, " row ", row, " is a pad and holds ", *found);
+      }
+  }
+  return {};
+}
+
+}  // namespace
+
+bool may_be_sampled(const std::string& tap) {
+  return tap.ends_with("/lm_head") || tap.ends_with("/logits");
+}
+
+std::set<std::string> StageStep::names() const {
+  std::set<std::string> names;
+  for (const DumpRank* rank : ranks)
+    for (const auto& [name, tap] : of(*rank).taps) names.insert(name);
+  return names;
+}
+
+TapExplainer::TapExplainer(const DumpFile& dump, const DumpDiffOptions& options,
+                           const StageStep& stage, const std::vector<CleanLayout>& layouts,
+                           const ModelConfig* config)
+    : dump_(dump),
+      options_(options),
+      stage_(stage),
+      layouts_(layouts),
+      config_(config),
+      names_(stage.names()) {}
+
+std::optional<ExplainedTap> TapExplainer::explain(const std::string& name,
+                                                  std::set<std::string>& used) const {
+  const TrustedStep& trusted = *stage_.trusted;
+  ExplainedTap tap;
+  tap.diff.step = stage_.number;
+  tap.diff.dp = stage_.dp;
+  tap.diff.case_name = trusted.name();
+  tap.diff.tap = name;
+  for (const DumpRank* rank : stage_.ranks)
+    if (stage_.of(*rank).taps.contains(name)) tap.ranks.push_back(rank);
+  if (GoldenFile::holds_ids(name_of(name)) || name == "draft_ids") {
+    if (!trusted.has(name)) return std::nullopt;
+    used.insert(name);
+    tap.layout_tap = name;
+    explain_ids(trusted.ids(name), tap);
+    return tap;
+  }
+  std::optional<Counterpart> counterpart = counterpart_of(name, names_, trusted, config_);
+  if (!counterpart) return std::nullopt;
+  used.insert(counterpart->tap);
+  tap.layout_tap = counterpart->layout_tap;
+  if (counterpart->in_words != name_of(name)) tap.diff.against = counterpart->in_words;
+  ExplainedTap found = tap;
+  explain_values(*counterpart, found);
+  for (HostTensor& way : counterpart->other_ways) {
+    if (!found.ways.empty()) break;
+    counterpart->values = std::move(way);
+    counterpart->segments = {counterpart->values.cols()};
+    ExplainedTap again = tap;
+    explain_values(*counterpart, again);
+    if (!again.ways.empty()) found = std::move(again);
+  }
+  return found;
+}
+
+TapTensors TapExplainer::tensors_of(const DumpFile& dump, const StageStep& stage,
+                                    const Counterpart& counterpart) {
+  TapTensors tensors{.tp_size = dump.parallel().tp,
+                     .dp = std::int16_t(stage.dp),
+                     .trusted = nullptr,
+                     .segments = counterpart.segments};
+  const std::vector<std::string>& summands = counterpart.summands;
+  for (const DumpRank* rank : stage.ranks) {
+    const std::map<std::string, DumpTap>& taps = stage.of(*rank).taps;
+    const auto first = taps.find(summands.front());
+    if (first == taps.end()) continue;
+    HostTensor values = dump.values(first->second);
+    for (std::size_t i = 1; i < summands.size(); ++i) {
+      const auto other = taps.find(summands[i]);
+      if (other == taps.end()) continue;  // missing: said already
+      const HostTensor more = dump.values(other->second);
+      if (more.shape != values.shape)
+        dump.file(other->second.file)
+            .fail(other->second.inside,
+                  text("shape is ", to_string(more.shape), ", expected ", to_string(values.shape),
+                       " as ", first->second.inside));
+      for (std::size_t k = 0; k < values.values.size(); ++k) values.values[k] += more.values[k];
+    }
+    tensors.ranks.push_back({rank->at, std::move(values)});
+  }
+  return tensors;
+}
+
+/// The ways of holding rows that the row counts allow, and those of the protocols.
+std::vector<RowLayout> TapExplainer::candidates(const TapTensors& tensors,
+                                                const ExplainedTap& tap) const {
+  std::vector<RowLayout> rows = row_layouts(tensors);
+  for (const CleanLayout& layout : layouts_) {
+    RowLayout of_protocol;
+    for (const TokenView& view : required_views(layout, tap)) {
+      of_protocol.rows.push_back(view.rows);
+      of_protocol.is_partial |= view.sum.is_partial();
+    }
+    if (of_protocol.rows.empty()) continue;
+    if (std::ranges::none_of(rows, [&](const RowLayout& other) {
+          return other.is_partial == of_protocol.is_partial &&
+                 std::ranges::equal(other.rows, of_protocol.rows, same_rows);
+        }))
+      rows.push_back(std::move(of_protocol));
+  }
+  return rows;
+}
+
+void TapExplainer::explain_values(const Counterpart& counterpart, ExplainedTap& tap) const {
+  TapTensors tensors = tensors_of(dump_, stage_, counterpart);
+  tensors.trusted = &counterpart.values;
+  if (tensors.tokens() == 0) return;  // an idle rank: nothing to compare
+  const ToleranceRule rule =
+      tap_limit(options_.rules, tap.diff.tap,
+                stage_.tap(*tap.ranks.front(), tap.diff.tap).type_name, counterpart.values);
+  std::optional<TapFit> nearest;
+  const auto try_fit = [&](const RowLayout& rows, const ColumnLayout& columns, bool sampled) {
+    if (rows.is_partial && !columns.is_whole()) return;
+    TapFit fit = fit_of(tensors, rows, columns, rule, sampled, options_.threads);
+    if (fit.fits()) tap.ways.push_back({fit.views, nonzero_pads(tensors, rows)});
+    const bool is_nearer = !nearest || (fit.fits() && !nearest->fits()) ||
+                           (fit.fits() == nearest->fits() && fit.comparison.count > 0 &&
+                            !(fit.judgement.bound.ratio() >= nearest->judgement.bound.ratio()));
+    if (!is_nearer) return;
+    nearest = std::move(fit);
+    tap.nearest = rows.rows;
+  };
+  const std::vector<RowLayout> row_ways = candidates(tensors, tap);
+  for (const ColumnLayout& columns : column_layouts(tensors)) {
+    for (const RowLayout& rows : row_ways) try_fit(rows, columns, false);
+    if (tap.ways.empty() && may_be_sampled(tap.diff.tap))
+      for (const RowLayout& rows : sampled_ways(tensors, columns, tap))
+        try_fit(rows, columns, true);
+  }
+  if (tap.ways.empty() && config_ == nullptr)
+    if (const std::optional<ColumnLayout> columns = columns_by_values(tensors))
+      for (const RowLayout& rows : row_ways) try_fit(rows, *columns, false);
+  if (nearest) {
+    tap.diff.bound = nearest->judgement.bound;
+    tap.diff.values = nearest->comparison.count;
+    tap.diff.max_abs = nearest->comparison.max_abs_error;
+    tap.diff.relative_l2 = nearest->comparison.relative_l2();
+  }
+  contradict_annotation(tap);
+  if (!tap.ways.empty()) return;
+  tap.diff.verdict = Verdict::difference;
+  if (nearest) return;
+  tap.diff.bound = {1, 0, "shape"};
+  tap.diff.detail = shapes_in_words(tensors);
+}
+
+/// Rows that a sampler asks for: as annotated, or the trusted rows that are nearest.
+std::vector<RowLayout> TapExplainer::sampled_ways(const TapTensors& tensors,
+                                                  const ColumnLayout& columns,
+                                                  const ExplainedTap& tap) const {
+  std::vector<RowLayout> ways;
+  const GoldenInputs* const inputs = stage_.trusted->inputs();
+  const std::int64_t count = tensors.ranks.front().values.rows();
+  if (inputs == nullptr || count == 0 || count >= tensors.tokens()) return ways;
+  for (const RankTensor& rank : tensors.ranks)
+    if (rank.values.rows() != count) return ways;
+  const auto& annotated = stage_.tap(*tap.ranks.front(), tap.diff.tap).view;
+  if (annotated && annotated->rows.size() == count) {
+    std::vector<std::int64_t> rows;
+    for (const RowRun& run : annotated->rows.runs())
+      for (std::int32_t i = 0; i < run.count; ++i)
+        if (run.kind == RowKind::token) rows.push_back(run.first + i);
+    if (std::int64_t(rows.size()) == count) ways.push_back(sampled_layout(tensors, rows));
+  }
+  ways.push_back(sampled_layout(tensors, nearest_rows(tensors, columns)));
+  std::erase_if(ways, [&](const RowLayout& way) {
+    return !may_sample(way.rows.front(), *inputs, tap.diff.tap);
+  });
+  return ways;
+}
+
+/// A producer that believes something else than the values say.
+void TapExplainer::contradict_annotation(ExplainedTap& tap) const {
+  for (std::size_t i = 0; i < tap.ranks.size() && !tap.ways.empty(); ++i) {
+    const auto& claimed = stage_.tap(*tap.ranks[i], tap.diff.tap).view;
+    if (!claimed) continue;
+    const auto fits_claim = [&](const TapWay& way) {
+      return same_rows(way.views[i].rows, claimed->rows) &&
+             way.views[i].sum.is_partial() == claimed->sum.is_partial();
+    };
+    if (std::ranges::any_of(tap.ways, fits_claim)) continue;
+    tap.diff.verdict = Verdict::layout;
+    tap.diff.called = "annotated otherwise than held";
+    tap.diff.detail = text("rank ", tap.ranks[i]->at.world, " is annotated ", to_string(*claimed),
+                           " and holds ", to_string(tap.ways.front().views[i]));
+    return;
+  }
+}
+
+void TapExplainer::explain_ids(const IntegerTensor& trusted, ExplainedTap& tap) const {
+  const auto flat = [](const std::vector<std::int64_t>& shape) {
+    return std::vector<std::int64_t>{shape[0], shape.size() > 1 ? shape[1] : 1};
+  };
+  HostTensor trusted_shape{flat(trusted.shape), {}};
+  TapTensors tensors{
+      .tp_size = dump_.parallel().tp, .dp = std::int16_t(stage_.dp), .trusted = &trusted_shape};
+  std::vector<IntegerTensor> ids;
+  for (const DumpRank* rank : tap.ranks) {
+    ids.push_back(dump_.ids(stage_.tap(*rank, tap.diff.tap)));
+    tensors.ranks.push_back({rank->at, HostTensor{flat(ids.back().shape), {}}});
+  }
+  const std::int64_t k = trusted_shape.cols();
+  if (tensors.tokens() == 0) return;
+  tap.diff.bound = {1, 0, "shape"};
+  tap.diff.detail = shapes_in_words(tensors);
+  std::int64_t fewest = -1;
+  for (const RowLayout& rows : candidates(tensors, tap)) {
+    std::int64_t differing = 0, compared = 0;
+    std::string first;
+    bool has_shape = !rows.is_partial;
+    std::set<std::int64_t> held;
+    for (std::size_t i = 0; i < ids.size() && has_shape; ++i) {
+      has_shape = rows.rows[i].size() == ids[i].shape[0] && tensors.ranks[i].values.cols() == k;
+      std::int64_t row = 0;
+      for (const RowRun& run : rows.rows[i].runs())
+        for (std::int32_t r = 0; has_shape && r < run.count; ++r, ++row) {
+          if (run.kind != RowKind::token || run.first + r >= tensors.tokens()) continue;
+          const auto mine = ids[i].values.begin() + row * k;
+          const auto theirs = trusted.values.begin() + (run.first + r) * k;
+          compared += k;
+          held.insert(run.first + r);
+          if (std::equal(mine, mine + k, theirs)) continue;
+          ++differing;
+          if (first.empty())
+            first = text("first at token ", run.first + r, " of tp=", tap.ranks[i]->at.tp, ": ids ",
+                         to_string(std::vector<std::int64_t>(mine, mine + k)), ", expected ",
+                         to_string(std::vector<std::int64_t>(theirs, theirs + k)));
+        }
+    }
+    if (!has_shape || std::int64_t(held.size()) != tensors.tokens()) continue;
+    if (differing == 0) {
+      std::vector<TokenView> views;
+      for (const Rows& of_rank : rows.rows) views.push_back({of_rank, {}, {}});
+      tap.ways.push_back({std::move(views), ""});
+    }
+    if (fewest >= 0 && differing >= fewest) continue;
+    fewest = differing;
+    tap.diff.bound = {double(differing), 0, "rows"};
+    tap.diff.values = compared;
+    tap.diff.detail = first;
+  }
+  if (tap.ways.empty()) {
+    tap.diff.verdict = Verdict::difference;
+    tap.diff.called = fewest < 0 ? "" : "other ids";
+  } else {
+    tap.diff.detail.clear();
+  }
+}
+
+}  // namespace tokenview

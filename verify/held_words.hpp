@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <string>
+#include <vector>
+
+#include "verify/token_view.hpp"
+
+namespace tokenview {
+
+/// "[0,1,2]", "[0,1,2] partial 1/4", "[0,1,2] columns 1/4".
+std::string view_in_words(const TokenView& view);
+
+/// What the ranks of a group hold of a tensor, in a word: "full", "shard", "partial", "columns".
+std::string kind_of(const std::vector<TokenView>& ranks);
+
+/// What is wrong with a layout where another one is due: "shard where full is required", "reversed
+/// rank order", ...
+std::string layout_in_words(const std::vector<TokenView>& held,
+                            const std::vector<TokenView>& required);
+
+}  // namespace tokenview

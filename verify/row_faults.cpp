@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "verify/row_faults.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+
+#include "reference/program/error.hpp"
+#include "verify/held_words.hpp"
+
+namespace tokenview {
+namespace {
+
+constexpr std::int64_t most_rows = 16;  // that are listed one by one
+
+std::string number_in_words(double factor) {
+  for (int divisor = 1; divisor <= 64; ++divisor) {
+    const double times = factor * divisor;
+    if (std::abs(times - std::round(times)) > 1e-6) continue;
+    return divisor == 1 ? text(std::llround(times)) : text(std::llround(times), '/', divisor);
+  }
+  return text(factor);
+}
+
+std::string row_in_words(const RowExplanation& row, std::int16_t dp, std::int32_t step) {
+  switch (row.reading) {
+    case RowReading::token:
+    case RowReading::partial: {
+      std::string words = row.factor == 1 ? "" : number_in_words(row.factor) + "x";
+      if (row.row.step != step) words += text("step", row.row.step, ':');
+      if (row.row.dp != dp) words += text('d', row.row.dp, ':');
+      return words + std::to_string(row.row.first);
+    }
+    case RowReading::pad:
+      return row.row.content == PadContent::other ? "?" : "PAD";
+    case RowReading::mix:
+      return "MIX";
+    case RowReading::sum:
+      return "SUM";
+    case RowReading::unknown:
+      return "?";
+  }
+  return "?";
+}
+
+/// What the rows of the ranks are, counted.
+struct Findings {
+  std::int64_t right = 0, moved = 0, lost = 0, garbage_in_pads = 0, mixed = 0, unknown = 0,
+               parts = 0, stale = 0, other_sum = 0;
+  std::optional<std::int16_t> other_dp;  // whose rows are here
+  std::map<double, std::int64_t> factors;
+  std::int64_t partial = 0;
+
+  void add(const InferredRow& row, const RowRun* required, std::int16_t dp, std::int32_t step) {
+    const RowExplanation& e = row.best;
+    const bool pad_is_due = required != nullptr && required->kind == RowKind::pad;
+    if (pad_is_due && (e.reading != RowReading::pad || e.row.content != PadContent::zero)) {
+      ++garbage_in_pads;
+      return;
+    }
+    switch (e.reading) {
+      case RowReading::token:
+      case RowReading::partial:
+        if (e.row.step != step) ++stale;
+        if (e.row.dp != dp) other_dp = e.row.dp;
+        if (e.factor != 1) ++factors[e.factor];
+        partial += e.reading == RowReading::partial;
+        if (required == nullptr || *required == e.row)
+          ++right;
+        else
+          ++moved;
+        break;
+      case RowReading::pad:
+        if (e.row.content == PadContent::other)
+          ++unknown;
+        else if (e.row.content == PadContent::stale)
+          ++stale;
+        else if (required == nullptr || pad_is_due)
+          ++right;
+        else
+          ++lost;
+        break;
+      case RowReading::mix:
+        ++mixed;
+        break;
+      case RowReading::sum:
+        ++other_sum;
+        for (const RowPiece& piece : e.pieces)
+          if (piece.row.kind == RowKind::token && piece.row.dp != dp) other_dp = piece.row.dp;
+        break;
+      case RowReading::unknown:
+        ++unknown;
+        parts += row.likeness && row.likeness->is_part;
+        break;
+    }
+  }
+};
+
+}  // namespace
+
+const char* const part_of_the_value = "a part of the value";
+
+std::string rows_in_words(const InferredRank& rank, std::int16_t dp, std::int32_t step) {
+  const auto count = std::int64_t(rank.rows.size());
+  std::string words;
+  if (count > most_rows) {
+    words = to_map(rank.view.rows, step);
+  } else {
+    for (const InferredRow& row : rank.rows)
+      words += (words.empty() ? "[" : ",") + row_in_words(row.best, dp, step);
+    words += words.empty() ? "[]" : "]";
+  }
+  if (!rank.view.columns.all()) words += " columns " + to_string(rank.view.columns);
+  if (rank.view.sum.is_partial()) words += ' ' + to_string(rank.view.sum);
+  return words;
+}
+
+std::string factor_in_words(double factor, std::int64_t ranks) {
+  const std::string times = number_in_words(factor);
+  if (factor == double(ranks) && ranks > 1)
+    return ranks == 2 ? "summed twice" : text("summed twice: ", times, " times the value");
+  return text(times, factor < 1 ? " of the value" : " times the value");
+}
+
+std::string fault_in_words(const std::vector<InferredRank>& ranks,
+                           const std::vector<TokenView>& required, std::int16_t dp,
+                           std::int32_t step) {
+  Findings found;
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    const bool is_known =
+        i < required.size() && required[i].rows.size() == std::ssize(ranks[i].rows);
+    for (std::size_t row = 0; row < ranks[i].rows.size(); ++row) {
+      const RowRun due = is_known ? required[i].rows.at(std::int64_t(row)) : RowRun{};
+      found.add(ranks[i].rows[row], is_known ? &due : nullptr, dp, step);
+    }
+  }
+  if (found.stale > 0) return "rows of another step";
+  if (found.other_dp)
+    return text("wrong group: ", found.other_sum > 0 ? "a sum with rows" : "rows",
+                " of dp=", *found.other_dp);
+  if (found.other_sum > 0) return "sum over different tokens";
+  if (!found.factors.empty()) {
+    const auto most =
+        std::ranges::max_element(found.factors, {}, [](const auto& entry) { return entry.second; });
+    return factor_in_words(most->first, std::int64_t(ranks.size()));
+  }
+  if (found.mixed > 0) return "columns of different tokens side by side";
+  if (found.unknown == 0) {
+    const bool due_is_partial =
+        std::ranges::any_of(required, [](const TokenView& view) { return view.sum.is_partial(); });
+    if (found.partial > 0 && !required.empty() && !due_is_partial)
+      return "partial sum where the complete value is required";
+    if (found.garbage_in_pads > 0) return "pads poisoned";
+    if (found.moved > 0 || found.lost > 0) {
+      std::vector<TokenView> views;
+      for (const InferredRank& rank : ranks) views.push_back(rank.view);
+      return found.moved == 0 ? "zeros where tokens are due" : layout_in_words(views, required);
+    }
+  }
+  if (found.parts > 0 && 2 * found.parts >= found.unknown) return part_of_the_value;
+  return {};
+}
+
+}  // namespace tokenview

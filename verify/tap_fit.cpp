@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "verify/tap_fit.hpp"
+
+#include <algorithm>
+#include <span>
+
+#include "verify/placed_compare.hpp"
+
+namespace tokenview {
+namespace {
+
+Rows token_rows(std::int64_t first, std::int64_t count, std::int16_t dp) {
+  Rows rows;
+  if (count > 0) rows.append({std::int32_t(first), std::int32_t(count), dp});
+  return rows;
+}
+
+/// Rows [begin, begin + count) of T tokens, with pads for those past the last.
+Rows rows_with_pads(std::int64_t begin, std::int64_t count, std::int64_t tokens, std::int16_t dp) {
+  const std::int64_t held = std::clamp<std::int64_t>(tokens - begin, 0, count);
+  Rows rows = token_rows(begin, held, dp);
+  if (count > held) rows.append_pads(count - held);
+  return rows;
+}
+
+/// Divisors of n, largest first.
+std::vector<std::int64_t> divisors(std::int64_t n) {
+  std::vector<std::int64_t> found;
+  for (std::int64_t d = n; d >= 1; --d)
+    if (n % d == 0) found.push_back(d);
+  return found;
+}
+
+std::vector<std::int64_t> columns_of_blocks(const std::vector<std::int64_t>& segments,
+                                            const std::vector<std::int64_t>& blocks,
+                                            std::int64_t tp, std::int64_t tp_size) {
+  std::vector<std::int64_t> columns;
+  std::int64_t begin = 0;
+  for (std::size_t s = 0; s < segments.size(); ++s) {
+    const std::int64_t share = segments[s] / blocks[s];
+    const std::int64_t block = tp / (tp_size / blocks[s]);
+    for (std::int64_t c = 0; c < share; ++c) columns.push_back(begin + block * share + c);
+    begin += segments[s];
+  }
+  return columns;
+}
+
+/// Every column of every token is held by some rank.
+bool covers(const TapTensors& tap, const RowLayout& rows, const ColumnLayout& columns) {
+  std::vector<bool> held(std::size_t(tap.tokens() * tap.trusted->cols()), false);
+  for (std::size_t rank = 0; rank < tap.ranks.size(); ++rank)
+    for (const RowRun& run : rows.rows[rank].runs())
+      for (std::int32_t i = 0; run.kind == RowKind::token && i < run.count; ++i)
+        for (const std::int64_t column : columns.columns[rank])
+          if (run.first + i < tap.tokens())
+            held[std::size_t((run.first + i) * tap.trusted->cols() + column)] = true;
+  return std::ranges::find(held, false) == held.end();
+}
+
+}  // namespace
+
+ColumnBlock ColumnLayout::block_of(std::int64_t tp, std::int64_t tp_size) const {
+  const std::int64_t of = blocks.front();
+  const auto block = std::int16_t(tp / (tp_size / of));
+  return of == 1 ? ColumnBlock() : ColumnBlock{block, std::int16_t(block + 1), std::int16_t(of)};
+}
+
+bool ColumnLayout::is_whole() const {
+  return std::ranges::all_of(blocks, [](std::int64_t of) { return of == 1; });
+}
+
+std::vector<RowLayout> row_layouts(const TapTensors& tap) {
+  std::vector<RowLayout> layouts;
+  const std::int64_t tokens = tap.tokens(), size = tap.tp_size;
+  const auto all_have = [&](auto rows_of) {
+    return std::ranges::all_of(
+        tap.ranks, [&](const RankTensor& rank) { return rank.values.rows() == rows_of(rank.at); });
+  };
+  const auto add = [&](auto rows_of, bool is_partial = false) {
+    RowLayout layout{{}, is_partial};
+    for (const RankTensor& rank : tap.ranks) layout.rows.push_back(rows_of(rank.at));
+    layouts.push_back(std::move(layout));
+  };
+  const auto all_tokens = [&](const RankCoordinates&) { return token_rows(0, tokens, tap.dp); };
+  if (all_have([&](const RankCoordinates&) { return tokens; })) {
+    add(all_tokens);
+    if (size > 1) add(all_tokens, true);
+  }
+  const std::int64_t rows = tap.ranks.front().values.rows();
+  const bool are_equal = all_have([&](const RankCoordinates&) { return rows; });
+  if (size > 1 && are_equal && size * rows >= tokens && (rows < tokens || tokens == rows))
+    if (rows < tokens || tokens == 1)
+      add([&](const RankCoordinates& at) {
+        return rows_with_pads(at.tp * rows, rows, tokens, tap.dp);
+      });
+  const auto share = [&](const RankCoordinates& at) {
+    return tokens / size + (at.tp < tokens % size ? 1 : 0);
+  };
+  if (size > 1 && tokens % size != 0 && all_have(share))
+    add([&](const RankCoordinates& at) {
+      return token_rows(at.tp * (tokens / size) + std::min(at.tp, tokens % size), share(at),
+                        tap.dp);
+    });
+  if (are_equal && rows > tokens) {
+    const auto padded = [&](const RankCoordinates&) {
+      return rows_with_pads(0, rows, tokens, tap.dp);
+    };
+    add(padded);
+    if (size > 1) add(padded, true);
+  }
+  return layouts;
+}
+
+RowLayout sampled_layout(const TapTensors& tap, const std::vector<std::int64_t>& rows) {
+  Rows held;
+  for (const std::int64_t row : rows) held.append({std::int32_t(row), 1, tap.dp});
+  return {std::vector<Rows>(tap.ranks.size(), held)};
+}
+
+std::vector<ColumnLayout> column_layouts(const TapTensors& tap) {
+  const std::vector<std::int64_t> segments =
+      tap.segments.empty() ? std::vector{tap.trusted->cols()} : tap.segments;
+  const std::int64_t width = tap.ranks.front().values.cols();
+  for (const RankTensor& rank : tap.ranks)
+    if (rank.values.cols() != width) return {};
+
+  std::vector<ColumnLayout> layouts;
+  const auto try_blocks = [&](const std::vector<std::int64_t>& blocks) {
+    std::int64_t found = 0;
+    for (std::size_t s = 0; s < segments.size(); ++s) {
+      if (segments[s] % blocks[s] != 0) return;
+      found += segments[s] / blocks[s];
+    }
+    if (found != width) return;
+    ColumnLayout layout{{}, blocks};
+    for (const RankTensor& rank : tap.ranks)
+      layout.columns.push_back(columns_of_blocks(segments, blocks, rank.at.tp, tap.tp_size));
+    layouts.push_back(std::move(layout));
+  };
+  // The first segment by itself: queries are cut into more blocks than keys and values.
+  for (const std::int64_t first : divisors(tap.tp_size))
+    for (const std::int64_t others : divisors(segments.size() > 1 ? first : 1)) {
+      std::vector<std::int64_t> blocks(segments.size(), others);
+      blocks.front() = first;
+      try_blocks(blocks);
+    }
+  return layouts;
+}
+
+std::optional<ColumnLayout> columns_by_values(const TapTensors& tap) {
+  constexpr std::int64_t most_rows = 32;  // that are looked at
+  constexpr std::size_t most_runs = 8;
+  const std::int64_t width = tap.trusted->cols();
+  ColumnLayout layout;
+  std::vector<std::vector<std::int64_t>> begins;  // of each rank: of its runs
+  for (const RankTensor& rank : tap.ranks) {
+    const std::int64_t held = rank.values.cols(), rows = std::min(most_rows, tap.tokens());
+    if (rank.values.rows() != tap.tokens() || held >= width) return std::nullopt;
+    std::vector<std::int64_t>& columns = layout.columns.emplace_back();
+    std::vector<std::int64_t>& runs = begins.emplace_back();
+    for (std::int64_t c = 0; c < held; ++c) {
+      const auto error_of = [&](std::int64_t column) {
+        double squares = 0;
+        for (std::int64_t r = 0; r < rows; ++r) {
+          const double error = double(rank.values.values[std::size_t(r * held + c)]) -
+                               double(tap.trusted->values[std::size_t(r * width + column)]);
+          squares += error * error;
+        }
+        return squares;
+      };
+      std::int64_t nearest = columns.empty() ? 0 : columns.back() + 1;
+      if (nearest >= width) return std::nullopt;
+      double least = error_of(nearest);
+      for (std::int64_t column = nearest + 1; column < width && least > 0; ++column)
+        if (const double squares = error_of(column); squares < least) {
+          least = squares;
+          nearest = column;
+        }
+      if (columns.empty() || nearest != columns.back() + 1) runs.push_back(nearest);
+      columns.push_back(nearest);
+    }
+    const std::vector<std::int64_t>& before = begins[begins.size() < 2 ? 0 : begins.size() - 2];
+    if (runs.size() > most_runs || runs.size() != before.size()) return std::nullopt;
+    for (std::size_t i = 0; i < runs.size(); ++i)
+      if (runs[i] < before[i]) return std::nullopt;
+  }
+  layout.blocks = {tap.tp_size};
+  return layout;
+}
+
+TapFit fit_of(const TapTensors& tap, const RowLayout& rows, const ColumnLayout& columns,
+              const ToleranceRule& rule, bool sampled, int threads) {
+  TapFit fit;
+  std::vector<HeldTensor<float>> held;
+  using Map = Eigen::Map<const Matrix<float>>;
+  for (std::size_t i = 0; i < tap.ranks.size(); ++i) {
+    const RankTensor& rank = tap.ranks[i];
+    held.push_back({rank.at, Map(rank.values.values.data(), rank.values.rows(), rank.values.cols()),
+                    rows.rows[i], rows.is_partial, columns.columns[i]});
+    fit.views.push_back(
+        {rows.rows[i],
+         rows.is_partial ? Completeness::summand(rank.at.tp, tap.tp_size) : Completeness(),
+         columns.block_of(rank.at.tp, tap.tp_size)});
+  }
+  const PlacedTap<float> placed_tap = placed<float>(
+      held, tap.dp, tap.tp_size, Map(tap.trusted->values.data(), tap.tokens(), tap.trusted->cols()),
+      [](const RowRun& row) { return std::int64_t(row.first); });
+  if (!placed_tap.other_shapes.empty() || !placed_tap.strangers.empty()) return fit;
+
+  std::vector<float> found, trusted;
+  std::int64_t row_columns = 0;
+  for (const PlacedValues<float>& values : placed_tap.values) {
+    found.insert(found.end(), values.found.begin(), values.found.end());
+    trusted.insert(trusted.end(), values.trusted.begin(), values.trusted.end());
+    row_columns = values.columns;
+  }
+  CompareOptions options =
+      compare_options(rule, StorageType::float32, StorageType::float32, row_columns);
+  options.threads = threads;
+  fit.comparison =
+      compare(std::as_bytes(std::span(found)), std::as_bytes(std::span(trusted)), options);
+  fit.judgement = judge(fit.comparison, rule);
+  fit.complete = (!rows.is_partial || std::int64_t(tap.ranks.size()) == tap.tp_size) &&
+                 (sampled || covers(tap, rows, columns));
+  return fit;
+}
+
+}  // namespace tokenview

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "verify/term_faults.hpp"
+
+#include <cmath>
+
+#include "reference/matrix.hpp"
+#include "reference/program/error.hpp"
+
+namespace tokenview {
+namespace {
+
+using Map = Eigen::Map<const Matrix<float>>;
+using Row = Eigen::RowVectorXd;
+
+constexpr double close_enough = 1e-3;  // of what is explained: far above rounding, far below chance
+
+Map as_matrix(const HostTensor& tensor) {
+  return {tensor.values.data(), tensor.rows(), tensor.cols()};
+}
+
+/// Calls `visit(found row, token)` for every token row of every rank until it returns false; true
+/// where it never did and there was one.
+template <class Visit>
+bool for_all_rows(const TapTensors& tensors, const std::vector<Rows>& rows, Visit visit) {
+  bool any = false;
+  for (std::size_t i = 0; i < tensors.ranks.size(); ++i) {
+    const Map mine = as_matrix(tensors.ranks[i].values);
+    if (mine.rows() != rows[i].size()) return false;
+    std::int64_t row = 0;
+    for (const RowRun& run : rows[i].runs())
+      for (std::int32_t k = 0; k < run.count; ++k, ++row) {
+        if (run.kind != RowKind::token || run.first + k >= tensors.tokens()) continue;
+        any = true;
+        if (!visit(Row(mine.row(row).cast<double>()), std::int64_t(run.first + k),
+                   tensors.ranks[i].at))
+          return false;
+      }
+  }
+  return any;
+}
+
+/// The times that `term` is in what was found, if one number explains every row.
+std::optional<double> times_of(const TapTensors& tensors, const std::vector<Rows>& rows,
+                               const HostTensor& term) {
+  const Map trusted = as_matrix(*tensors.trusted), terms = as_matrix(term);
+  if (terms.rows() != trusted.rows() || terms.cols() != trusted.cols()) return std::nullopt;
+  double products = 0, squares = 0;
+  const auto error_of = [&](const Row& found, std::int64_t token) {
+    return Row(found - trusted.row(token).cast<double>());
+  };
+  if (!for_all_rows(tensors, rows, [&](const Row& found, std::int64_t token, const auto&) {
+        if (found.size() != trusted.cols()) return false;
+        const Row one = terms.row(token).cast<double>();
+        products += error_of(found, token).dot(one);
+        squares += one.squaredNorm();
+        return true;
+      }))
+    return std::nullopt;
+  if (!(squares > 0) || !std::isfinite(products)) return std::nullopt;
+  const double more = products / squares;
+  const bool explains =
+      for_all_rows(tensors, rows, [&](const Row& found, std::int64_t token, const auto&) {
+        const Row one = terms.row(token).cast<double>();
+        return (error_of(found, token) - more * one).norm() <=
+               close_enough * std::abs(more) * one.norm();
+      });
+  if (!explains) return std::nullopt;
+  // Whole numbers and simple fractions, as ranks make them.
+  const double times = 1 + more;
+  for (int divisor = 1; divisor <= 64; ++divisor)
+    if (std::abs(times * divisor - std::round(times * divisor)) <= close_enough)
+      return std::round(times * divisor) / divisor;
+  return times;
+}
+
+/// The taps that a norm's input is the sum of; empty where the trusted side lacks one.
+std::vector<std::string> terms_of_norm(const std::string& tap, const TrustedStep& trusted) {
+  std::string layer;  // whose terms they are
+  bool has_feed_forward = true;
+  if (tap.ends_with(".post_attention_layernorm")) {
+    layer = tap.substr(0, tap.rfind('.'));
+    has_feed_forward = false;
+  } else if (tap.ends_with(".input_layernorm")) {
+    layer = layer_before(tap.substr(0, tap.rfind('.')));
+  } else {
+    const std::string layers = tap.substr(0, tap.rfind("norm")) + "layers.";
+    for (const std::string& other : trusted.taps())  // in program order: the last one stays
+      if (other.starts_with(layers) && other.find('.', layers.size()) == std::string::npos)
+        layer = other;
+  }
+  if (layer.find("layers.") == std::string::npos) return {};
+  std::vector<std::string> terms = {
+      layer_before(layer),
+      layer + (trusted.has(layer + ".self_attn") ? ".self_attn" : ".linear_attn")};
+  if (has_feed_forward) terms.push_back(layer + ".mlp");
+  for (const std::string& term : terms)
+    if (!trusted.has(term)) return {};
+  return terms;
+}
+
+}  // namespace
+
+std::optional<MiscountedTerm> miscounted_term_of_norm(const std::string& tap,
+                                                      const TapTensors& tensors,
+                                                      const std::vector<Rows>& rows,
+                                                      const TrustedStep& trusted,
+                                                      const HostTensor& weight, double eps) {
+  const std::vector<std::string> names = terms_of_norm(tap, trusted);
+  std::vector<Matrix<double>> terms;
+  const auto width = std::int64_t(weight.values.size());
+  const Row scale =
+      Eigen::Map<const Eigen::RowVectorXf>(weight.values.data(), width).cast<double>().array() +
+      1.0;
+  for (const std::string& name : names) {
+    const HostTensor values = trusted.values(name);
+    if (values.cols() != width || values.rows() != tensors.tokens()) return std::nullopt;
+    terms.push_back(as_matrix(values).cast<double>());
+  }
+  const auto normed = [&](std::int64_t token, std::size_t counted, double times) {
+    Row x = Row::Zero(width);
+    for (std::size_t i = 0; i < terms.size(); ++i)
+      x += (i == counted ? times : 1.0) * terms[i].row(token);
+    return Row((x / std::sqrt(x.squaredNorm() / double(width) + eps)).array() * scale.array());
+  };
+  const auto explains = [&](std::size_t counted, double times) {
+    return for_all_rows(tensors, rows, [&](const Row& found, std::int64_t token, const auto&) {
+      const Row expected = normed(token, counted, times);
+      return found.size() == width && (found - expected).norm() <= close_enough * expected.norm();
+    });
+  };
+  const auto p = double(tensors.tp_size);
+  for (std::size_t i = 0; i < terms.size(); ++i)
+    for (const double times : {p, 2.0, 1 / p, 0.0, p * p})
+      if (times != 1 && explains(i, times)) return MiscountedTerm{name_of(names[i]), times};
+  return std::nullopt;
+}
+
+std::optional<MiscountedTerm> miscounted_term(const std::string& tap, const TapTensors& tensors,
+                                              const std::vector<Rows>& rows,
+                                              const TrustedStep& trusted) {
+  std::vector<std::string> terms;
+  const std::size_t layer = tap.rfind("layers.");
+  if (layer != std::string::npos && tap.find('.', layer + 7) == std::string::npos)
+    terms = {tap + ".mlp", tap + ".self_attn", tap + ".linear_attn", layer_before(tap)};
+  if (tap.ends_with(".mlp")) terms = {tap + ".shared_expert.gated", tap + ".experts"};
+  for (const std::string& term : terms) {
+    const std::optional<Counterpart> value = counterpart_of(term, {}, trusted, nullptr);
+    if (!value) continue;
+    if (const std::optional<double> times = times_of(tensors, rows, value->values))
+      return MiscountedTerm{name_of(term), *times};
+  }
+  return std::nullopt;
+}
+
+std::string shared_expert_weight(const std::string& tap) {
+  for (const std::string_view end :
+       {".shared_expert", ".shared_expert.gated", ".shared_expert.down_proj"})
+    if (tap.ends_with(end))
+      return name_of(tap.substr(0, tap.size() - end.size())) + ".shared_expert.down_proj.weight";
+  return {};
+}
+
+bool is_summand_of_shared_expert(const std::string& tap, const TapTensors& tensors,
+                                 const std::vector<Rows>& rows, const TrustedStep& trusted,
+                                 const HostTensor& down) {
+  const std::string expert = tap.substr(0, tap.rfind(".shared_expert")) + ".shared_expert";
+  const std::string gate = expert + ".gate_proj", up = expert + ".up_proj";
+  const bool is_gated = tap.ends_with(".gated");
+  if (!trusted.has(gate) || !trusted.has(up) || (is_gated && !trusted.has(expert + "_gate")))
+    return false;
+  const HostTensor gates = trusted.values(gate), ups = trusted.values(up),
+                   factors = is_gated ? trusted.values(expert + "_gate") : HostTensor();
+  const std::int64_t width = gates.cols(), share = width / tensors.tp_size;
+  if (width % tensors.tp_size != 0 || down.cols() != width || ups.cols() != width) return false;
+  const Map g = as_matrix(gates), u = as_matrix(ups), w = as_matrix(down);
+  return for_all_rows(
+      tensors, rows, [&](const Row& found, std::int64_t token, const RankCoordinates& at) {
+        const Row x = g.row(token).segment(at.tp * share, share).cast<double>();
+        const Row silu = x.array() / (1 + (-x.array()).exp());
+        const Row active =
+            silu.array() * u.row(token).segment(at.tp * share, share).cast<double>().array();
+        Row summand = active * w.middleCols(at.tp * share, share).cast<double>().transpose();
+        if (is_gated) summand /= 1 + std::exp(-double(factors.values[std::size_t(token)]));
+        return found.size() == summand.size() &&
+               (found - summand).norm() <= close_enough * summand.norm();
+      });
+}
+
+}  // namespace tokenview

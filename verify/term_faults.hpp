@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "verify/tap_fit.hpp"
+#include "verify/trusted_step.hpp"
+
+namespace tokenview {
+
+/// A tap that is a sum of others of which one is counted otherwise than once.
+struct MiscountedTerm {
+  std::string term;  // "model.layers.1.mlp"
+  double times = 1;
+};
+
+/// Looks for the term of `tap` of which found - trusted is a multiple, the same on every row of
+/// every rank: of a layer's output its mixer, its feed-forward and what came in; of a sparse block
+/// the routed experts and the gated shared one. `rows`: the tokens that the ranks hold.
+std::optional<MiscountedTerm> miscounted_term(const std::string& tap, const TapTensors& tensors,
+                                              const std::vector<Rows>& rows,
+                                              const TrustedStep& trusted);
+
+/// The same for a norm of the residual stream, `weight` [H] times which plus one it scales: tried
+/// are terms that are left out, summed twice, or divided by the ranks.
+/// Source: transformers modeling_qwen3_next.py, Qwen3NextRMSNorm.
+std::optional<MiscountedTerm> miscounted_term_of_norm(const std::string& tap,
+                                                      const TapTensors& tensors,
+                                                      const std::vector<Rows>& rows,
+                                                      const TrustedStep& trusted,
+                                                      const HostTensor& weight, double eps);
+
+/// True where each rank's rows of `tap`, the shared expert of a sparse block, are what the rank's
+/// block of the intermediate columns gives: a summand, whose partners hold other rows.
+/// `down`: the weight of its down projection, [H, I].
+bool is_summand_of_shared_expert(const std::string& tap, const TapTensors& tensors,
+                                 const std::vector<Rows>& rows, const TrustedStep& trusted,
+                                 const HostTensor& down);
+
+/// The weight that is_summand_of_shared_expert() needs; empty for any other tap.
+std::string shared_expert_weight(const std::string& tap);
+
+}  // namespace tokenview
