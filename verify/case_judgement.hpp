@@ -14,8 +14,8 @@ struct ChoiceDifference {
   std::string place;  // "target/model.layers.0.mlp.gate.ids", "step1/input_ids"
   std::int64_t row = 0;
   std::vector<std::int64_t> found, expected;  // experts of the token, or its one id
-  double margin = 0;   // by which the trusted scores prefer what was left out
-  double allowed = 0;  // that the error of two scores may turn
+  double margin = 0;        // by which the trusted scores prefer what was left out
+  double allowed = 0;       // that the error of two scores may turn
   std::string detail = {};  // why it is no tie where the margin is within
   bool is_tie = false;
 };
@@ -24,7 +24,7 @@ struct ChoiceDifference {
 struct TapJudgement {
   std::string place;
   Verdict verdict = Verdict::match;  // tie: of ids; or over the bound as far as a tie explains it
-  Bound total;               // of the error from the model's inputs on
+  Bound total;                       // of the error from the model's inputs on
   std::optional<Bound> own;  // of the error that its own operations added, from the values that the
                              // judged run itself had in the taps before; absent: not known
   bool is_origin = false;    // its own error is over its bound
@@ -39,7 +39,7 @@ struct CaseJudgement {
   std::vector<ChoiceDifference> choices;
   std::int64_t ties = 0;  // of `choices`
 
-  bool holds() const;                      // every tap is a match or a tie
+  bool holds() const;                        // every tap is a match or a tie
   std::vector<std::string> origins() const;  // places, in the order of the program
 };
 

@@ -46,9 +46,9 @@ struct Implementation {
 /// (Satterthwaite), times a safety factor of 2: another implementation may have four times the
 /// variance, from rounding points and orders of addition that no sampled run has.
 struct TapBound {
-  std::vector<double> row_l2 = {};   // [rows] allowed |error| of a row
-  std::vector<double> row_max = {};  // [rows] allowed largest |error| of its elements
-  std::vector<double> expected = {}; // [rows] root of the expected squared error
+  std::vector<double> row_l2 = {};    // [rows] allowed |error| of a row
+  std::vector<double> row_max = {};   // [rows] allowed largest |error| of its elements
+  std::vector<double> expected = {};  // [rows] root of the expected squared error
   double all_rows = 0;  // allowed root of the mean over rows of (|error| / expected)^2
   double scatter = 0;   // how much the samples differ: variance of a row's squared error / mean^2
 

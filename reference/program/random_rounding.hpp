@@ -48,15 +48,13 @@ struct RandomRounding {
   static float to_float16(float value, std::uint64_t random) {
     constexpr float largest = 65504, least_normal = 0x1p-14f, least = 0x1p-24f;
     if (std::abs(value) < least_normal)  // subnormal: steps of 2^-24
-      return std::copysign(std::floor(std::abs(value) / least + float(random & 0xffffu) / 0x1p16f) *
-                               least,
-                           value);
+      return std::copysign(
+          std::floor(std::abs(value) / least + float(random & 0xffffu) / 0x1p16f) * least, value);
     const auto bits = std::bit_cast<std::uint32_t>(value);
     const float result =
         std::bit_cast<float>((bits + std::uint32_t(random & 0x1fffu)) & ~std::uint32_t{0x1fff});
-    return std::abs(result) > largest
-               ? std::copysign(std::numeric_limits<float>::infinity(), value)
-               : result;
+    return std::abs(result) > largest ? std::copysign(std::numeric_limits<float>::infinity(), value)
+                                      : result;
   }
 };
 
