@@ -8,10 +8,9 @@
 
 #include "reference/program/error.hpp"
 #include "verify/given_run.hpp"
-#include "verify/golden_case.hpp"
 #include "verify/parallel_for.hpp"
-#include "verify/placed_compare.hpp"
 #include "verify/weights_of_type.hpp"
+#include "verify/whole_tap.hpp"
 
 namespace tokenview {
 namespace {
@@ -19,11 +18,6 @@ namespace {
 constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr double false_alarm = 1e-9;  // of a row of a right implementation
 constexpr double safety = 2;
-
-/// Half a step of the type, relative to the value: the largest error of one rounding.
-double unit_roundoff_of(DType type) {
-  return std::ldexp(1.0, -number_grid(storage_type(type)).fraction_bits - 1);
-}
 
 /// By how much the root of a squared error may exceed that of the mean of `samples` others, where
 /// `scatter` is the variance of such squared errors over their squared mean. A sum of n squares of
@@ -105,55 +99,11 @@ TapBound bound_of(const TapSamples& samples, const Matrix<double>& exact, DType 
   return bound;
 }
 
-/// The golden's experts and draft ids. Throws FileError for ids that the model does not have.
-IdsByPlace trusted_ids(const GoldenCase& golden) {
-  IdsByPlace all;
-  for (const auto& [place, ids] : golden.trusted.ids) {
-    const std::int64_t rows = ids.shape.empty() ? 0 : ids.shape[0];
-    const std::int64_t columns = rows == 0 ? 1 : std::int64_t(ids.values.size()) / rows;
-    Matrix<std::int64_t> matrix =
-        Eigen::Map<const Matrix<std::int64_t>>(ids.values.data(), rows, columns);
-    const std::int64_t end =
-        place.ends_with("gate.ids") ? golden.config.num_experts : golden.config.vocab_size;
-    if (!place.ends_with("positions") && matrix.size() > 0 &&
-        (matrix.minCoeff() < 0 || matrix.maxCoeff() >= end))
-      throw FileError(text(place, ": id ",
-                           matrix.minCoeff() < 0 ? matrix.minCoeff() : matrix.maxCoeff(),
-                           ", expected [0, ", end, ')'));
-    all.emplace(place, std::move(matrix));
-  }
-  return all;
-}
-
-ParallelRun run_of(const GoldenCase& golden, std::int64_t tp) {
-  CaseBatches batches = case_batches(golden.trusted.inputs);
-  return {.config = golden.config,
-          .plan = plan_for(golden.config, {.tp = tp}, ProtocolId::S),
-          .inputs = {{std::move(batches.context), std::move(batches.step)}},
-          .draft_steps = std::size_t(golden.trusted.draft_steps)};
-}
-
-/// The whole tensor of a tap from what the ranks of a tensor-parallel group hold of it.
-Matrix<double> whole(const NamedView& view, const std::vector<RankTaps>& ranks,
-                     const ModelConfig& config, std::int64_t columns) {
-  const std::string tap = view.name.substr(view.name.find('/') + 1);
-  Matrix<double> result;
-  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    const Matrix<double>& mine = ranks[rank].values.at(view.name);
-    const ViewOps::Tensor& held = view.by_rank[rank];
-    if (rank == 0) result = Matrix<double>::Zero(mine.rows(), columns);
-    const auto of_rank = columns_of(tap, held.columns, columns, config);
-    for (std::size_t c = 0; c < of_rank.size(); ++c) {
-      if (held.sum.is_partial())
-        result.col(of_rank[c]) += mine.col(Eigen::Index(c));
-      else
-        result.col(of_rank[c]) = mine.col(Eigen::Index(c));
-    }
-  }
-  return result;
-}
-
 }  // namespace
+
+double unit_roundoff_of(DType type) {
+  return std::ldexp(1.0, -number_grid(storage_type(type)).fraction_bits - 1);
+}
 
 TapBound::Judgement TapBound::judge(std::span<const RowComparison> compared,
                                     std::span<const std::int64_t> trusted_rows,
@@ -220,10 +170,7 @@ struct TapErrorModel::Impl {
       const auto trusted = golden.trusted.taps.find(view.name);
       if (trusted == golden.trusted.taps.end()) continue;
       Matrix<double>& value = exact.values[view.name];
-      value = whole(view, ranks, golden.config, trusted->second.cols());
-      if (value.rows() != trusted->second.rows())
-        throw FileError(text(view.name, ": shape is ", to_string(trusted->second.shape),
-                             ", expected ", value.rows(), " rows"));
+      value = whole_of(view, ranks, trusted->second.rows(), trusted->second.cols());
       sampled.push_back(&view);
     }
     total = bounds(nullptr);
@@ -238,6 +185,21 @@ struct TapErrorModel::Impl {
                             ", expected float32, float16 or bfloat16"));
     if (options.samples < 2)
       throw UsageError(text("error model: ", options.samples, " samples, expected at least 2"));
+  }
+
+  /// The tensor of a tap from what the ranks hold of it. Throws FileError for another shape than
+  /// the golden's.
+  Matrix<double> whole_of(const NamedView& view, const std::vector<RankTaps>& of_ranks,
+                          std::int64_t rows, std::int64_t columns) const {
+    WholeTap<double> tap = whole_tap<double>(
+        view, values_of<double>(view.name, of_ranks), 0, run.plan.parallel, golden.config,
+        Matrix<double>::Zero(rows, columns), [&](const RowRun& row) {
+          return golden_row(row, golden.trusted.inputs, draft_step_of(view.name));
+        });
+    if (!tap.problem.empty() || !tap.absent_rows.empty())
+      throw FileError(text(view.name, ": the golden has [", rows, ", ", columns, "], ",
+                           tap.problem.empty() ? "more rows than the model makes" : tap.problem));
+    return std::move(tap.values);
   }
 
   /// The arithmetic of run k in `type`.
@@ -262,7 +224,9 @@ struct TapErrorModel::Impl {
                              Matrix<double>::Zero(rows, options.samples)};
     }
     parallel_for(options.samples, options.threads, [&](std::int64_t k, int) {
-      const Given given{.ids = &ids, .values = values};
+      Given given{.ids = &ids, .values = values};
+      if (values != nullptr)
+        given.jitter = RandomRounding{DType::float32, options.seed + std::uint64_t(k)};
       const EigenOps<float> ops = arithmetic(
           k, implementation.type, k % 2 == 0 ? Rounding::hf : Rounding::vllm, values ? 2 : 0);
       const std::vector<RankTaps> found = run_given(run, weights, ops, given);
@@ -273,7 +237,7 @@ struct TapErrorModel::Impl {
       for (const NamedView* view : sampled) {
         const Matrix<double>& right =
             trusted_errs ? trusted.front().values.at(view->name) : exact.values.at(view->name);
-        const Matrix<double> error = whole(*view, found, golden.config, right.cols()) - right;
+        const Matrix<double> error = whole_of(*view, found, right.rows(), right.cols()) - right;
         TapSamples& of_tap = samples.at(view->name);
         for (Eigen::Index r = 0; r < error.rows(); ++r) {
           of_tap.l2(r, k) = error.row(r).squaredNorm();

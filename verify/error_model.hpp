@@ -9,28 +9,10 @@
 #include <vector>
 
 #include "verify/compare.hpp"
-#include "verify/loaded_golden.hpp"
-#include "verify/number_run.hpp"
+#include "verify/golden_run.hpp"
 #include "verify/tolerance.hpp"
 
 namespace tokenview {
-
-/// A case of a golden file, and what its model is made of; all outlive what is made from it.
-struct GoldenCase {
-  const ModelConfig& config;
-  const WeightSource& weights;
-  const LoadedGolden::Case& trusted;
-  DType dtype = DType::float32;  // of the arithmetic that the trusted values were made in
-
-  GoldenCase(const LoadedGolden& golden, const std::string& case_name)
-      : config(golden.config()),
-        weights(golden),
-        trusted(golden.cases().at(case_name)),
-        dtype(golden.dtype()) {}
-  GoldenCase(const ModelConfig& model, const WeightSource& source, const LoadedGolden::Case& values,
-             DType type)
-      : config(model), weights(source), trusted(values), dtype(type) {}
-};
 
 /// What an implementation computes with, as far as its errors depend on it.
 struct Implementation {
@@ -67,6 +49,9 @@ struct TapBound {
                   std::span<const std::int64_t> trusted_rows = {},
                   std::span<const double> scale = {}) const;
 };
+
+/// Half a step of a type, relative to the value: the largest error of one rounding.
+double unit_roundoff_of(DType type);
 
 struct ErrorModelOptions {
   int samples = 16;  // runs; more than one

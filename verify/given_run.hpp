@@ -8,23 +8,30 @@
 #include <vector>
 
 #include "reference/program/error.hpp"
-#include "verify/number_run.hpp"
+#include "verify/golden_run.hpp"
 
 namespace tokenview {
 
-/// Ids by place: "target/model.layers.0.mlp.gate.ids", "context/...", "step1/input_ids".
-using IdsByPlace = std::map<std::string, Matrix<std::int64_t>>;
+/// A choice that a rank makes on its way: the experts [T, k] of tokens from their router logits
+/// [T, E], or draft ids [rows, 1], without logits.
+struct Choice {
+  const std::string& place;
+  const Matrix<double>& logits;
+  const Matrix<std::int64_t>& own;  // what the rank would take by itself
+  const RankTaps& before;           // what it has made so far
+  Matrix<std::int64_t>& ids;        // what it takes
+};
 
 /// What the ranks of a run take from elsewhere instead of what they made.
 struct Given {
   const IdsByPlace* ids = nullptr;                // experts, and draft ids
   const std::vector<RankTaps>* values = nullptr;  // [rank] each tap's, from which the rank goes on
 
-  /// Called with experts [T, k] and their router logits [T, E], and with draft ids [rows, 1] and no
-  /// logits, after `ids` was heard; may change the ids.
-  std::function<void(const std::string& place, const Matrix<double>& logits,
-                     Matrix<std::int64_t>& ids)>
-      choose = {};
+  /// Moves given values by a step of float32, so that sums of them round otherwise each time.
+  std::optional<RandomRounding> jitter = {};
+
+  /// Told of each choice after `ids` was heard; may change it.
+  std::function<void(const Choice&)> choose = {};
 };
 
 /// Keeps the taps of one rank as it made them, and hands it what is given.
@@ -103,7 +110,8 @@ class GivenRecorder final : public RankObserver<EigenOps<S>> {
                             "], made as [", value.rows(), ", ", value.cols(), ']'));
     // NaN: not given.
     for (Eigen::Index i = 0; i < value.size(); ++i)
-      if (const double x = given->second.data()[i]; x == x) value.data()[i] = S(x);
+      if (const double x = given->second.data()[i]; x == x)
+        value.data()[i] = given_.jitter ? S((*given_.jitter)(float(x))) : S(x);
   }
 
   void take_choice(const std::string& place, Routing& value) {
@@ -114,6 +122,7 @@ class GivenRecorder final : public RankObserver<EigenOps<S>> {
   }
 
   void choose(const std::string& place, const Matrix<double>& logits, Matrix<std::int64_t>& ids) {
+    const Matrix<std::int64_t> own = ids;
     if (given_.ids != nullptr)
       if (const auto given = given_.ids->find(place); given != given_.ids->end()) {
         if (given->second.rows() != ids.rows() || given->second.cols() != ids.cols())
@@ -122,7 +131,7 @@ class GivenRecorder final : public RankObserver<EigenOps<S>> {
                                 ']'));
         ids = given->second;
       }
-    if (given_.choose) given_.choose(place, logits, ids);
+    if (given_.choose) given_.choose({place, logits, own, taps, ids});
     taps.ids[place] = ids;
   }
 
