@@ -292,22 +292,25 @@ class Experiment {
       name = to_string(faults.front());
     }
     const NumberRunResult broken = run_numbers<double>(wrong, *weights_);
-    const double resolution = unit_roundoff_of(type_);
-    if (broken.error.empty() &&
-        number_findings(views, run.plan.parallel, right, broken, resolution).empty()) {
+    const double rounding = unit_roundoff_of(type_);
+    const auto changes = [&](double roundings) {
+      return number_findings(views, run.plan.parallel, right, broken, roundings * rounding);
+    };
+    if (broken.error.empty() && changes(1).empty()) {
       ++result_.equivalent;
       return;
     }
-    ++result_.mutants;
+    const bool is_small = broken.error.empty() && changes(8).empty();
+    ++(is_small ? result_.small_mutants : result_.mutants);
     const NumberRunResult numbers =
         run_numbers<float>(wrong, *weights_, ReductionOrder::rank, rounding_);
     const RunTaps taps = taps_of_run(*golden_, views, numbers, run.plan.parallel);
     if (!taps.problems.empty()) return;  // seen
     const CaseJudgement judgement = judged(taps);
     if (judgement.holds())
-      result_.missed.push_back(text(
-          in_words(run), "; ", name, "; in float64 ",
-          to_string(number_findings(views, run.plan.parallel, right, broken, resolution).front())));
+      (is_small ? result_.small_missed : result_.missed)
+          .push_back(text(in_words(run), "; ", name, "; in float64 ",
+                          to_string(changes(is_small ? 1 : 8).front())));
   }
 
   AccuracyOptions options_;

@@ -11,13 +11,16 @@ namespace tokenview {
 /// What the experiments of one seed gave.
 struct AccuracyResult {
   std::string setting;  // in words: model, types, layout, requests
-  std::int64_t clean = 0, mutants = 0;
-  std::int64_t taps = 0, ties = 0;
-  std::int64_t equivalent = 0;  // mutants that change no token's value in float64: not counted
+  std::int64_t clean = 0;
+  std::int64_t mutants = 0;              // that change a value by 8 roundings or more
+  std::int64_t small_mutants = 0;        // by 1 to 8 roundings
+  std::int64_t equivalent = 0;           // by less: judged by nobody
+  std::int64_t taps = 0, ties = 0;       // of the clean runs
   std::vector<std::string> alarms = {};  // clean runs that do not hold, with the table
   std::vector<std::string> missed = {};  // mutants that hold
-  double nearest = 0;                    // observed / allowed: the largest of the clean runs
-  std::string nearest_place = {};        // in words
+  std::vector<std::string> small_missed = {};
+  double nearest = 0;              // observed / allowed: the largest of the clean runs
+  std::string nearest_place = {};  // in words
 };
 
 struct AccuracyOptions {
@@ -35,9 +38,9 @@ struct AccuracyOptions {
 /// Clean runs are of protocols that are right for these rows, on simulated ranks, whole experts or
 /// not. Mutants are clean runs with one fault injected at random: a collective left out, done
 /// twice, over its parts in another order, along other rows, stale; its operand scaled by 1/p or 2;
-/// a shared expert that is split over ranks of different tokens. Whether a mutant is one is decided
-/// by float64: it counts where it changes a token's value by more than a rounding of the type,
-/// relative to the tap's largest.
+/// a shared expert that is split over ranks of different tokens. How much a mutant changes is
+/// measured in float64: the largest change of a token's value in roundings of the run's type, each
+/// half a step of the tap's largest value.
 AccuracyResult measure_accuracy(std::uint64_t seed, const AccuracyOptions& options = {});
 
 }  // namespace tokenview

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "verify/case_judgement.hpp"
 
+#include <Eigen/QR>
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -385,8 +386,8 @@ class CaseJudge {
     return ties;
   }
 
-  /// Rows over a bound, where the sequence has hidden near-ties: how much those change, all of them
-  /// together, each by itself.
+  /// Rows over a bound, where the sequence has hidden near-ties: whether what those change, each by
+  /// itself, adds up to the row's error.
   void explain_by_hidden_choices() {
     const auto ties = hidden_ties();
     std::size_t most = 0;
@@ -410,14 +411,13 @@ class CaseJudge {
     }
   }
 
-  using Effects = std::map<std::string, std::vector<double>>;  // of each row, by place
+  /// What each near-tie would change of a tap, by place.
+  using Effects = std::map<std::string, std::vector<Matrix<double>>>;
 
   Effects effects_of(const std::vector<std::vector<HiddenTie>>& ties,
                      const std::set<std::int64_t>& wanted, std::size_t most,
                      const std::vector<RankTaps>* values) {
     Effects effects;
-    for (const auto& [place, exact] : model_.exact().values)
-      effects[place].assign(std::size_t(exact.rows()), 0.0);
     for (std::size_t i = 0; i < most; ++i) {  // the i-th of every sequence at once
       const Given given{.ids = &ids_, .values = values, .choose = [&](const Choice& choice) {
                           for (const std::int64_t s : wanted) {
@@ -430,34 +430,39 @@ class CaseJudge {
                         }};
       const RankTaps flipped =
           std::move(run_given(run_, weights_, EigenOps<double>(), given).front());
-      for (auto& [place, of_rows] : effects) {
-        const Matrix<double>& exact = model_.exact().values.at(place);
-        for (Eigen::Index r = 0; r < exact.rows(); ++r)
-          of_rows[std::size_t(r)] += (flipped.values.at(place).row(r) - exact.row(r)).norm();
-      }
+      for (const auto& [place, exact] : model_.exact().values)
+        effects[place].push_back(flipped.values.at(place) - exact);
     }
     return effects;
   }
 
-  bool explained(const TapJudgement& tap, const std::vector<double>& total,
-                 const std::vector<double>& own) const {
+  /// True where each row's error is within its bound but for a sum of the near-ties' changes (least
+  /// squares: a near-tie may have been broken in part of the sequence's rows' past only), and no
+  /// larger than all of them together. A row of fewer columns than near-ties has the latter alone.
+  bool explained(const TapJudgement& tap, const std::vector<Matrix<double>>& total,
+                 const std::vector<Matrix<double>>& own) const {
     if (tap.comparison.mismatched > 0) return false;
     const TapBound& bound = *model_.bound_for(tap.place);
     const TapBound& own_bound = *model_.own_bound_for(tap.place);
-    const auto within = [&](const Comparison& comparison, const std::vector<std::int64_t>& over,
-                            const TapBound& of, const std::vector<double>& effects) {
+    const Matrix<double>& found = found_.values.at(tap.place);
+    const auto within = [&](const Matrix<double>& right, const std::vector<std::int64_t>& over,
+                            const TapBound& of, const std::vector<Matrix<double>>& effects) {
       return std::ranges::all_of(over, [&](std::int64_t row) {
-        const auto at = std::size_t(row);
-        return comparison.rows[at].error_l2 <= of.row_l2[at] + effects[at];
+        const Eigen::VectorXd error = (found.row(row) - right.row(row)).transpose();
+        Eigen::MatrixXd changes(error.size(), Eigen::Index(effects.size()));
+        for (std::size_t i = 0; i < effects.size(); ++i)
+          changes.col(Eigen::Index(i)) = effects[i].row(row).transpose();
+        const Eigen::VectorXd times = changes.completeOrthogonalDecomposition().solve(error);
+        const double allowed = of.row_l2[std::size_t(row)];
+        return (error - changes * times).norm() <= allowed &&
+               error.norm() <= allowed + changes.colwise().norm().sum();
       });
     };
-    const Comparison beside_made =
-        compared(found_.values.at(tap.place), made_.values.at(tap.place));
     // Over the limit of all rows together only: no row is to blame, nor to be excused.
     if (tap.over.empty() && !tap.total.holds()) return false;
     if (tap.own_over.empty() && !tap.own->holds()) return false;
-    return within(tap.comparison, tap.over, bound, total) &&
-           within(beside_made, tap.own_over, own_bound, own);
+    return within(trusted_.at(tap.place), tap.over, bound, total) &&
+           within(made_.values.at(tap.place), tap.own_over, own_bound, own);
   }
 
   const GoldenCase& golden_;
