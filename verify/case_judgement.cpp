@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "verify/case_judgement.hpp"
 
-#include <Eigen/QR>
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -9,16 +8,12 @@
 
 #include "reference/program/error.hpp"
 #include "verify/given_run.hpp"
+#include "verify/hidden_choices.hpp"
 
 namespace tokenview {
 namespace {
 
 constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
-
-std::string logits_of(const std::string& ids_place) {
-  return ids_place.substr(0, ids_place.size() - std::string_view("ids").size()) + "logits";
-}
-bool holds_experts(const std::string& place) { return place.ends_with("gate.ids"); }
 
 /// True where two rows of the reference differ by more than two ways of adding them up.
 template <class A, class B>
@@ -32,6 +27,13 @@ std::vector<std::int64_t> in_first_only(std::set<std::int64_t> first,
   return {first.begin(), first.end()};
 }
 
+/// The golden's choices, and float64's in the context.
+IdsByPlace ids_of(const GoldenCase& golden, const TapErrorModel& model) {
+  IdsByPlace ids = trusted_ids(golden);
+  ids.insert(model.exact_context().ids.begin(), model.exact_context().ids.end());
+  return ids;
+}
+
 class CaseJudge {
  public:
   CaseJudge(const GoldenCase& golden, const TapErrorModel& model, const FoundTaps& found)
@@ -40,10 +42,12 @@ class CaseJudge {
         found_(found),
         run_(run_of(golden, 1)),
         weights_(run_, golden.weights),
-        ids_(trusted_ids(golden)),
+        ids_(ids_of(golden, model)),
         taken_(ids_),
-        steps_(golden.trusted.inputs) {
-    for (const auto& [place, chosen] : model.exact_context().ids) ids_.emplace(place, chosen);
+        steps_(golden.trusted.inputs),
+        hidden_(golden, model, ids_, [this](const std::string& place, std::int64_t row) {
+          return found_ids(place, row, golden_.config.num_experts_per_tok) != nullptr;
+        }) {
     for (const auto& [place, tap] : golden.trusted.taps)
       trusted_[place] =
           Eigen::Map<const Matrix<float>>(tap.values.data(), tap.rows(), tap.cols()).cast<double>();
@@ -61,30 +65,6 @@ class CaseJudge {
   }
 
  private:
-  /// Which sequence a row of a place is of.
-  struct Steps {
-    explicit Steps(const GoldenInputs& inputs) {
-      for (std::int64_t s = 0; s < inputs.num_sequences(); ++s) {
-        const auto at = std::size_t(s);
-        for (std::int32_t r = inputs.query_start_loc[at]; r < inputs.query_start_loc[at + 1]; ++r)
-          of_row.push_back(s);
-        for (std::int32_t r = inputs.context_start_loc[at]; r < inputs.context_start_loc[at + 1];
-             ++r)
-          of_context_row.push_back(s);
-        if (inputs.query_start_loc[at] == inputs.query_start_loc[at + 1]) continue;
-        drafting.push_back(s);
-        last_row.push_back(inputs.query_start_loc[at + 1] - 1);
-      }
-    }
-    std::int64_t sequence(const std::string& place, std::int64_t row) const {
-      if (place.starts_with("context/")) return of_context_row[std::size_t(row)];
-      const bool one_each = place.starts_with("step") && !place.starts_with("step0/");
-      return one_each ? drafting[std::size_t(row)] : of_row[std::size_t(row)];
-    }
-    std::vector<std::int64_t> of_row, of_context_row;
-    std::vector<std::int64_t> drafting, last_row;  // of the sequences that have rows
-  };
-
   bool is_absent(const std::string& place, std::int64_t row) const {
     const auto absent = found_.absent_rows.find(place);
     return absent != found_.absent_rows.end() && std::ranges::binary_search(absent->second, row);
@@ -147,14 +127,8 @@ class CaseJudge {
       if (found == nullptr) continue;
       const Eigen::RowVectorXd scores =
           trusted->second.row(r) + choice.logits.row(r) - exact->second.row(r);
-      const auto own_scores = found_.values.find(logits_of(choice.place));
-      const bool has_own = own_scores != found_.values.end() && r < own_scores->second.rows() &&
-                           own_scores->second.cols() == scores.size() &&
-                           !is_absent(own_scores->first, r);
-      Eigen::RowVectorXd own;
-      if (has_own) own = own_scores->second.row(r);
       if (follows(choice.place, r, found, choice.ids.data() + r * k, k, scores,
-                  2 * bound->row_max[std::size_t(r)], has_own ? &own : nullptr))
+                  logits_of(choice.place), r, *bound))
         std::copy_n(found, k, choice.ids.data() + r * k);
     }
   }
@@ -177,16 +151,19 @@ class CaseJudge {
       if (found == nullptr) continue;
       const Eigen::RowVectorXd scores =
           trusted->second.row(score_row) + now.row(score_row) - exact->second.row(score_row);
-      if (follows(choice.place, row, found, &choice.ids(row, 0), 1, scores,
-                  2 * bound->row_max[std::size_t(score_row)], nullptr))
+      if (follows(choice.place, row, found, &choice.ids(row, 0), 1, scores, scores_at, score_row,
+                  *bound))
         choice.ids(row, 0) = *found;
     }
   }
 
   /// Whether the run's choice is taken: the same, in any order, or a tie. Notes what differs.
+  /// `scores` are the trusted ones, row `score_row` of the tap `scores_at`.
   bool follows(const std::string& place, std::int64_t row, const std::int64_t* found,
                const std::int64_t* due, std::int64_t count, const Eigen::RowVectorXd& scores,
-               double allowed, const Eigen::RowVectorXd* own_scores) {
+               const std::string& scores_at, std::int64_t score_row, const TapBound& bound) {
+    const auto own = own_scores(scores_at, score_row, scores.size());
+    const double allowed = 2 * bound.row_max[std::size_t(score_row)];
     const std::set<std::int64_t> taken(found, found + count), expected(due, due + count);
     if (taken == expected) return true;
     ChoiceDifference difference{.place = place,
@@ -195,30 +172,40 @@ class CaseJudge {
                                 .expected = in_first_only(expected, taken),
                                 .allowed = allowed};
     const auto gap = [&](const Eigen::RowVectorXd& of) {  // of what was left out above what was not
-      double worst = 0;
+      double worst = -std::numeric_limits<double>::infinity();
       for (const std::int64_t out : difference.expected)
         for (const std::int64_t in : difference.found) worst = std::max(worst, of[out] - of[in]);
       return worst;
     };
-    if (std::int64_t(taken.size()) != count || *taken.begin() < 0 ||
-        *taken.rbegin() >= scores.size()) {
-      difference.detail = "no choice of different ids that there are";
-    } else {
+    difference.is_possible = std::int64_t(taken.size()) == count && *taken.begin() >= 0 &&
+                             *taken.rbegin() < scores.size();
+    if (difference.is_possible) {
       difference.margin = gap(scores);
-      difference.is_tie = difference.margin <= allowed;
-      // Its scores may have been stored with one rounding each.
-      if (difference.is_tie && own_scores != nullptr) {
-        const double stored = 4 * unit_roundoff_of(model_.implementation().type) *
-                              std::max(1.0, own_scores->cwiseAbs().maxCoeff());
-        if (!(gap(*own_scores) <= stored)) {
-          difference.is_tie = false;
-          difference.detail = text("its own scores prefer what it left out by ", gap(*own_scores));
-        }
+      if (own) {  // stored with one rounding each
+        difference.own_margin = gap(*own);
+        difference.own_allowed = 4 * unit_roundoff_of(model_.implementation().type) *
+                                 std::max(1.0, own->cwiseAbs().maxCoeff());
       }
     }
-    const bool is_tie = difference.is_tie;
+    if (!difference.is_tie() && difference.is_borne_out() && hidden_.any()) {
+      const double of_row = bound.row_l2[std::size_t(score_row)];
+      const Eigen::RowVectorXd error = *own - scores;
+      difference.is_explained =
+          hidden_.unexplained(scores_at, score_row, error, of_row, false).norm() <= of_row;
+    }
+    const bool is_tie = difference.is_tie();
     result_.choices.push_back(std::move(difference));
     return is_tie;
+  }
+
+  /// The run's own scores of a row; nothing where it did not keep them.
+  std::optional<Eigen::RowVectorXd> own_scores(const std::string& place, std::int64_t row,
+                                               std::int64_t columns) const {
+    const auto scores = found_.values.find(place);
+    if (scores == found_.values.end() || row >= scores->second.rows() ||
+        scores->second.cols() != columns || is_absent(place, row))
+      return {};
+    return scores->second.row(row);
   }
 
   // Own errors.
@@ -270,9 +257,13 @@ class CaseJudge {
     for (const ChoiceDifference& choice : result_.choices) {
       if (choice.place != place) continue;
       noted.insert(choice.row);
-      if (!choice.is_tie) tap.over.push_back(choice.row);
-      if (tap.verdict == Verdict::match || !choice.is_tie)
-        tap.verdict = choice.is_tie ? Verdict::tie : Verdict::difference;
+      if (choice.is_tie()) {
+        if (tap.verdict == Verdict::match) tap.verdict = Verdict::tie;
+        continue;
+      }
+      tap.verdict = Verdict::difference;
+      tap.over.push_back(choice.row);
+      tap.is_origin |= !choice.is_borne_out();
     }
     if (!holds_experts(place) && tap.detail.empty())  // positions, and ids that nobody sampled
       for (Eigen::Index r = 0; r < found.rows(); ++r) {
@@ -280,9 +271,9 @@ class CaseJudge {
           continue;
         tap.over.push_back(r);
         tap.verdict = Verdict::difference;
+        tap.is_origin = true;
       }
     tap.total.observed = double(tap.over.size());
-    tap.is_origin = tap.verdict == Verdict::difference;
     result_.taps.push_back(std::move(tap));
   }
 
@@ -338,131 +329,29 @@ class CaseJudge {
 
   // Choices that nobody recorded.
 
-  struct HiddenTie {
-    std::string place;
-    std::int64_t row, taken, next;
-  };
-
-  /// Near-ties of the experts of tokens whose choice is not known, of each sequence.
-  std::vector<std::vector<HiddenTie>> hidden_ties() const {
-    std::vector<std::vector<HiddenTie>> ties(std::size_t(golden_.trusted.inputs.num_sequences()));
-    const auto add = [&](const std::string& place, const Matrix<double>& logits,
-                         const Matrix<std::int64_t>& ids, const TapBound* bound,
-                         const Matrix<double>& of_bound) {
-      if (bound == nullptr || of_bound.size() == 0) return;
-      double relative = 0;  // error of a score, to the largest of its row
-      for (std::int64_t r = 0; r < bound->rows(); ++r)
-        if (const double largest = of_bound.row(r).cwiseAbs().maxCoeff(); largest > 0)
-          relative = std::max(relative, bound->row_max[std::size_t(r)] / largest);
-      for (Eigen::Index r = 0; r < logits.rows(); ++r) {
-        if (found_ids(place, r, ids.cols()) != nullptr) continue;
-        const std::set<std::int64_t> chosen(ids.row(r).begin(), ids.row(r).end());
-        std::int64_t last = -1, next = -1;
-        for (std::int64_t e = 0; e < logits.cols(); ++e) {
-          std::int64_t& best = chosen.contains(e) ? last : next;
-          const bool better = best < 0 || (chosen.contains(e) ? logits(r, e) < logits(r, best)
-                                                              : logits(r, e) > logits(r, best));
-          if (better) best = e;
-        }
-        if (next < 0) continue;
-        const double allowed = 2 * relative * logits.row(r).cwiseAbs().maxCoeff();
-        if (logits(r, last) - logits(r, next) <= allowed)
-          ties[std::size_t(steps_.sequence(place, r))].push_back({place, r, last, next});
-      }
-    };
-    for (const auto& [place, ids] : ids_) {
-      if (!holds_experts(place)) continue;
-      const bool is_context = place.starts_with("context/");
-      const std::string of_step =
-          is_context ? (place.starts_with("context/mtp.") ? "step0/" : "target/") + place.substr(8)
-                     : place;
-      const auto& exact = model_.exact().values;
-      const auto bound_values = exact.find(logits_of(of_step));
-      if (bound_values == exact.end()) continue;
-      add(place,
-          is_context ? model_.exact_context().values.at(logits_of(place)) : bound_values->second,
-          ids, model_.bound_for(logits_of(of_step)), bound_values->second);
-    }
-    return ties;
-  }
-
-  /// Rows over a bound, where the sequence has hidden near-ties: whether what those change, each by
-  /// itself, adds up to the row's error.
   void explain_by_hidden_choices() {
-    const auto ties = hidden_ties();
-    std::size_t most = 0;
-    std::set<std::int64_t> wanted;
-    for (const TapJudgement& tap : result_.taps) {
-      if (!tap.own) continue;
-      for (const auto* rows : {&tap.over, &tap.own_over})
-        for (const std::int64_t row : *rows) wanted.insert(steps_.sequence(tap.place, row));
-    }
-    for (const std::int64_t s : wanted) most = std::max(most, ties[std::size_t(s)].size());
-    if (most == 0) return;
-    const Effects total = effects_of(ties, wanted, most, nullptr);
-    const std::vector<RankTaps> given{model_.exact()};
-    const Effects own = effects_of(ties, wanted, most, &given);
+    if (!hidden_.any()) return;
     for (TapJudgement& tap : result_.taps) {
-      if (!tap.own || tap.verdict != Verdict::difference) continue;
-      if (!explained(tap, total.at(tap.place), own.at(tap.place))) continue;
+      if (!tap.own || tap.verdict != Verdict::difference || tap.comparison.mismatched > 0) continue;
+      const Matrix<double>& found = found_.values.at(tap.place);
+      const auto holds = [&](const Matrix<double>& right, const TapBound& bound, bool own) {
+        Matrix<double> left = found - right;
+        for (Eigen::Index r = 0; r < left.rows(); ++r)
+          if (!is_absent(tap.place, r))
+            left.row(r) =
+                hidden_.unexplained(tap.place, r, left.row(r), bound.row_l2[std::size_t(r)], own);
+        const Matrix<double> none = Matrix<double>::Zero(left.rows(), left.cols());
+        return bound.judge(kept(tap.place, compared(left, none).rows)).holds();
+      };
+      if (!tap.total.holds() && !holds(trusted_.at(tap.place), *model_.bound_for(tap.place), false))
+        continue;
+      if (!tap.own->holds() &&
+          !holds(made_.values.at(tap.place), *model_.own_bound_for(tap.place), true))
+        continue;
       tap.verdict = Verdict::tie;
       tap.is_origin = false;
       tap.detail = "as far as near-ties explain it whose choice is not recorded";
     }
-  }
-
-  /// What each near-tie would change of a tap, by place.
-  using Effects = std::map<std::string, std::vector<Matrix<double>>>;
-
-  Effects effects_of(const std::vector<std::vector<HiddenTie>>& ties,
-                     const std::set<std::int64_t>& wanted, std::size_t most,
-                     const std::vector<RankTaps>* values) {
-    Effects effects;
-    for (std::size_t i = 0; i < most; ++i) {  // the i-th of every sequence at once
-      const Given given{.ids = &ids_, .values = values, .choose = [&](const Choice& choice) {
-                          for (const std::int64_t s : wanted) {
-                            const auto& of_sequence = ties[std::size_t(s)];
-                            if (i >= of_sequence.size() || of_sequence[i].place != choice.place)
-                              continue;
-                            auto row = choice.ids.row(of_sequence[i].row);
-                            std::ranges::replace(row, of_sequence[i].taken, of_sequence[i].next);
-                          }
-                        }};
-      const RankTaps flipped =
-          std::move(run_given(run_, weights_, EigenOps<double>(), given).front());
-      for (const auto& [place, exact] : model_.exact().values)
-        effects[place].push_back(flipped.values.at(place) - exact);
-    }
-    return effects;
-  }
-
-  /// True where each row's error is within its bound but for a sum of the near-ties' changes (least
-  /// squares: a near-tie may have been broken in part of the sequence's rows' past only), and no
-  /// larger than all of them together. A row of fewer columns than near-ties has the latter alone.
-  bool explained(const TapJudgement& tap, const std::vector<Matrix<double>>& total,
-                 const std::vector<Matrix<double>>& own) const {
-    if (tap.comparison.mismatched > 0) return false;
-    const TapBound& bound = *model_.bound_for(tap.place);
-    const TapBound& own_bound = *model_.own_bound_for(tap.place);
-    const Matrix<double>& found = found_.values.at(tap.place);
-    const auto within = [&](const Matrix<double>& right, const std::vector<std::int64_t>& over,
-                            const TapBound& of, const std::vector<Matrix<double>>& effects) {
-      return std::ranges::all_of(over, [&](std::int64_t row) {
-        const Eigen::VectorXd error = (found.row(row) - right.row(row)).transpose();
-        Eigen::MatrixXd changes(error.size(), Eigen::Index(effects.size()));
-        for (std::size_t i = 0; i < effects.size(); ++i)
-          changes.col(Eigen::Index(i)) = effects[i].row(row).transpose();
-        const Eigen::VectorXd times = changes.completeOrthogonalDecomposition().solve(error);
-        const double allowed = of.row_l2[std::size_t(row)];
-        return (error - changes * times).norm() <= allowed &&
-               error.norm() <= allowed + changes.colwise().norm().sum();
-      });
-    };
-    // Over the limit of all rows together only: no row is to blame, nor to be excused.
-    if (tap.over.empty() && !tap.total.holds()) return false;
-    if (tap.own_over.empty() && !tap.own->holds()) return false;
-    return within(trusted_.at(tap.place), tap.over, bound, total) &&
-           within(made_.values.at(tap.place), tap.own_over, own_bound, own);
   }
 
   const GoldenCase& golden_;
@@ -472,11 +361,12 @@ class CaseJudge {
   LoadedWeights<EigenOps<double>> weights_;
   IdsByPlace ids_;    // the golden's, and float64's of the context
   IdsByPlace taken_;  // those behind which a tap is trusted
-  Steps steps_;
+  SequenceRows steps_;
   std::map<std::string, Matrix<double>>
       trusted_;                     // the golden's, behind ties with the run's choice
   RankTaps made_;                   // by the reference from the run's values
   std::vector<std::string> order_;  // places
+  HiddenChoices hidden_;
   CaseJudgement result_;
 };
 
@@ -512,11 +402,17 @@ std::string judgement_table(const CaseJudgement& judgement, bool all) {
     return words;
   };
   std::string lines;
-  for (const ChoiceDifference& choice : judgement.choices)
-    lines +=
-        text(choice.is_tie ? "tie     " : "choice  ", choice.place, " row ", choice.row, ": ",
-             ids(choice.found), " instead of ", ids(choice.expected), ", margin ", choice.margin,
-             " of ", choice.allowed, choice.detail.empty() ? "" : "; " + choice.detail, '\n');
+  for (const ChoiceDifference& choice : judgement.choices) {
+    lines += text(choice.is_tie() ? "tie      " : "choice   ", choice.place, " row ", choice.row,
+                  ": ", ids(choice.found), " instead of ", ids(choice.expected));
+    if (!choice.is_possible)
+      lines += ", which is no choice";
+    else
+      lines += text(", margin ", choice.margin, " / ", choice.allowed);
+    if (choice.own_margin)
+      lines += text(", by its own scores ", *choice.own_margin, " / ", choice.own_allowed);
+    lines += '\n';
+  }
   for (const TapJudgement& tap : judgement.taps) {
     if (!all && tap.verdict == Verdict::match) continue;
     const char* word = tap.verdict == Verdict::match ? "match   "
