@@ -13,8 +13,6 @@
 namespace tokenview {
 namespace {
 
-constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
-
 /// True where two rows of the reference differ by more than two ways of adding them up.
 template <class A, class B>
 bool is_other(const A& row, const B& exact) {
@@ -34,6 +32,19 @@ IdsByPlace ids_of(const GoldenCase& golden, const TapErrorModel& model) {
   return ids;
 }
 
+/// The taps that a run kept whole, from whose values the reference can go on.
+std::set<std::string> known_of(const GoldenCase& golden, const FoundTaps& found) {
+  std::set<std::string> known;
+  for (const auto& [place, values] : found.values) {
+    const auto trusted = golden.trusted.taps.find(place);
+    const bool is_whole =
+        trusted != golden.trusted.taps.end() && trusted->second.rows() == values.rows() &&
+        trusted->second.cols() == values.cols() && !found.absent_rows.contains(place);
+    if (is_whole) known.insert(place);
+  }
+  return known;
+}
+
 class CaseJudge {
  public:
   CaseJudge(const GoldenCase& golden, const TapErrorModel& model, const FoundTaps& found)
@@ -44,10 +55,14 @@ class CaseJudge {
         weights_(run_, golden.weights),
         ids_(ids_of(golden, model)),
         taken_(ids_),
-        steps_(golden.trusted.inputs),
-        hidden_(golden, model, ids_, [this](const std::string& place, std::int64_t row) {
-          return found_ids(place, row, golden_.config.num_experts_per_tok) != nullptr;
-        }) {
+        steps_(golden.trusted),
+        known_(known_of(golden, found)),
+        hidden_(
+            golden, model, ids_,
+            [this](const std::string& place, std::int64_t row) {
+              return found_ids(place, row, golden_.config.num_experts_per_tok) != nullptr;
+            },
+            known_) {
     for (const auto& [place, tap] : golden.trusted.taps)
       trusted_[place] =
           Eigen::Map<const Matrix<float>>(tap.values.data(), tap.rows(), tap.cols()).cast<double>();
@@ -143,8 +158,8 @@ class CaseJudge {
     if (exact == model_.exact().values.end() || trusted == trusted_.end() || bound == nullptr)
       return;
     for (std::size_t i = 0; i < steps_.drafting.size(); ++i) {
-      const std::int64_t row = step == 0 ? steps_.last_row[i] : std::int64_t(i);
-      const std::int64_t score_row = step <= 1 ? steps_.last_row[i] : std::int64_t(i);
+      const std::int64_t row = step == 0 ? steps_.sampled[i] : std::int64_t(i);
+      const std::int64_t score_row = step <= 1 ? steps_.sampled[i] : std::int64_t(i);
       if (is_other(now.row(score_row), exact->second.row(score_row)))
         choice.ids(row, 0) = choice.own(row, 0);
       const std::int64_t* found = found_ids(choice.place, row, 1);
@@ -213,16 +228,8 @@ class CaseJudge {
   /// The reference, each operation on the run's values.
   void run_on_found() {
     std::vector<RankTaps> values(1);
-    for (const auto& [place, found] : found_.values) {
-      const auto trusted = trusted_.find(place);
-      if (trusted == trusted_.end() || trusted->second.rows() != found.rows() ||
-          trusted->second.cols() != found.cols())
-        continue;
-      Matrix<double>& given = values.front().values[place] = found;
-      const auto absent = found_.absent_rows.find(place);
-      if (absent != found_.absent_rows.end())
-        for (const std::int64_t row : absent->second) given.row(row).setConstant(not_a_number);
-    }
+    for (const std::string& place : known_)
+      values.front().values.emplace(place, found_.values.at(place));
     const Given given{
         .ids = &ids_, .values = &values, .choose = [&](const Choice& choice) {
           const std::int64_t end =
@@ -304,8 +311,8 @@ class CaseJudge {
       const double usual = exact.row(r).norm(), here = made.row(r).norm();
       scale.push_back(usual > 0 && std::isfinite(here) ? std::max(1.0, here / usual) : 1.0);
     }
-    const TapBound::Judgement own =
-        model_.own_bound_for(place)->judge(kept(place, compared(found, made).rows), {}, scale);
+    const TapBound::Judgement own = model_.own_bounds(known_).at(place).judge(
+        kept(place, compared(found, made).rows), {}, scale);
     tap.own = own.bound;
     tap.own_over = own.over;
     tap.is_origin = !own.holds();
@@ -346,7 +353,7 @@ class CaseJudge {
       if (!tap.total.holds() && !holds(trusted_.at(tap.place), *model_.bound_for(tap.place), false))
         continue;
       if (!tap.own->holds() &&
-          !holds(made_.values.at(tap.place), *model_.own_bound_for(tap.place), true))
+          !holds(made_.values.at(tap.place), model_.own_bounds(known_).at(tap.place), true))
         continue;
       tap.verdict = Verdict::tie;
       tap.is_origin = false;
@@ -362,6 +369,7 @@ class CaseJudge {
   IdsByPlace ids_;    // the golden's, and float64's of the context
   IdsByPlace taken_;  // those behind which a tap is trusted
   SequenceRows steps_;
+  std::set<std::string> known_;  // taps from which own errors start
   std::map<std::string, Matrix<double>>
       trusted_;                     // the golden's, behind ties with the run's choice
   RankTaps made_;                   // by the reference from the run's values

@@ -70,8 +70,9 @@ struct CaseJudgement {
 ///   explains. Behind a choice that is none they are those of the golden's choice.
 /// - Choices that nobody recorded (of the context; of a tap that the run did not keep) may have
 ///   been ties too: a row over its bound is a `tie` as far as all of them together explain it.
-/// - The reference is run once more, each operation on the values that the run itself had: what is
-///   over own_bound_for() there is an origin; what is over bound_for() alone is inherited.
+/// - The reference is run once more, each operation on the values that the run itself had, where it
+///   kept them whole: what is over own_bounds() there is an origin; what is over bound_for() alone
+///   is inherited.
 ///
 /// Throws as TapErrorModel.
 CaseJudgement judge_case(const GoldenCase& golden, const TapErrorModel& model,

@@ -173,7 +173,7 @@ struct TapErrorModel::Impl {
       value = whole_of(view, ranks, trusted->second.rows(), trusted->second.cols());
       sampled.push_back(&view);
     }
-    total = bounds(nullptr);
+    total = bounds({});
   }
 
   void require_usable() const {
@@ -194,7 +194,8 @@ struct TapErrorModel::Impl {
     WholeTap<double> tap = whole_tap<double>(
         view, values_of<double>(view.name, of_ranks), 0, run.plan.parallel, golden.config,
         Matrix<double>::Zero(rows, columns), [&](const RowRun& row) {
-          return golden_row(row, golden.trusted.inputs, draft_step_of(view.name));
+          return golden_row(row, golden.trusted.inputs, draft_step_of(view.name),
+                            run.inputs.front().rejected);
         });
     if (!tap.problem.empty() || !tap.absent_rows.empty())
       throw FileError(text(view.name, ": the golden has [", rows, ", ", columns, "], ",
@@ -210,13 +211,17 @@ struct TapErrorModel::Impl {
     return EigenOps<float>(1, rounding, form, RandomRounding{type, seed});
   }
 
-  /// Bounds of all taps from runs on their own values, or on those of `values`, each rank's.
-  std::map<std::string, TapBound> bounds(const std::vector<RankTaps>* values) {
+  /// Bounds of all taps, from runs that go on from float64's values of those that are `known`.
+  std::map<std::string, TapBound> bounds(const std::set<std::string>& known) {
+    std::vector<RankTaps> values(ranks.size());
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank)
+      for (const auto& [place, value] : ranks[rank].values)
+        if (known.contains(place)) values[rank].values.emplace(place, value);
     const ParallelRun alone = run_of(golden, 1);
     LoadedWeights<EigenOps<float>> weights(run, typed), trusted_weights(alone, golden.weights);
     // An error of the trusted values that is not small beside that of the implementation.
-    const bool trusted_errs = values == nullptr && unit_roundoff_of(golden.dtype) >
-                                                       unit_roundoff_of(implementation.type) / 16;
+    const bool trusted_errs = known.empty() && unit_roundoff_of(golden.dtype) >
+                                                   unit_roundoff_of(implementation.type) / 16;
     std::map<std::string, TapSamples> samples;
     for (const NamedView* view : sampled) {
       const std::int64_t rows = exact.values.at(view->name).rows();
@@ -224,11 +229,12 @@ struct TapErrorModel::Impl {
                              Matrix<double>::Zero(rows, options.samples)};
     }
     parallel_for(options.samples, options.threads, [&](std::int64_t k, int) {
-      Given given{.ids = &ids, .values = values};
-      if (values != nullptr)
+      Given given{.ids = &ids, .values = &values};
+      if (!known.empty())
         given.jitter = RandomRounding{DType::float32, options.seed + std::uint64_t(k)};
-      const EigenOps<float> ops = arithmetic(
-          k, implementation.type, k % 2 == 0 ? Rounding::hf : Rounding::vllm, values ? 2 : 0);
+      const EigenOps<float> ops =
+          arithmetic(k, implementation.type, k % 2 == 0 ? Rounding::hf : Rounding::vllm,
+                     known.empty() ? 0 : 2);
       const std::vector<RankTaps> found = run_given(run, weights, ops, given);
       std::vector<RankTaps> trusted;
       if (trusted_errs)
@@ -264,7 +270,7 @@ struct TapErrorModel::Impl {
   std::vector<RankTaps> ranks;            // float64's, of each rank
   RankTaps exact, context;
   std::map<std::string, TapBound> total;
-  std::optional<std::map<std::string, TapBound>> own;
+  std::map<std::set<std::string>, std::map<std::string, TapBound>> own;  // by what is known
 };
 
 TapErrorModel::TapErrorModel(const GoldenCase& golden, const Implementation& implementation,
@@ -282,10 +288,11 @@ const TapBound* TapErrorModel::bound_for(const std::string& place) const {
   return found == impl_->total.end() ? nullptr : &found->second;
 }
 
-const TapBound* TapErrorModel::own_bound_for(const std::string& place) const {
-  if (!impl_->own) impl_->own = impl_->bounds(&impl_->ranks);
-  const auto found = impl_->own->find(place);
-  return found == impl_->own->end() ? nullptr : &found->second;
+const std::map<std::string, TapBound>& TapErrorModel::own_bounds(
+    const std::set<std::string>& known) const {
+  const auto found = impl_->own.find(known);
+  if (found != impl_->own.end()) return found->second;
+  return impl_->own.emplace(known, impl_->bounds(known)).first->second;
 }
 
 }  // namespace tokenview

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -83,9 +83,10 @@ class TapErrorModel {
   /// "step0/mtp.fc"; nullptr for a tap that the model does not make.
   const TapBound* bound_for(const std::string& place) const;
 
-  /// Of the operations between the tap and the taps before it alone: what it may be off where those
-  /// are given. Runs its samples at the first call; not for several threads at once.
-  const TapBound* own_bound_for(const std::string& place) const;
+  /// Of every tap, by place: of the operations alone that lie between it and the taps before it
+  /// whose values are `known`, which are given then. Runs its samples at the first call with these
+  /// places; not for several threads at once.
+  const std::map<std::string, TapBound>& own_bounds(const std::set<std::string>& known) const;
 
   /// float64's choice of experts in the passes over the context, and its router logits there, by
   /// "context/...gate.ids" and "context/...gate.logits".

@@ -12,13 +12,14 @@ RunTaps taps_of_run(const GoldenCase& golden, const ViewRunResult& views,
   RunTaps taps;
   if (!numbers.error.empty()) taps.problems.push_back(numbers.error);
   const IdsByPlace trusted_choices = trusted_ids(golden);
+  const std::vector<std::int32_t> rejected = rejected_of(golden.trusted);
   const auto put = [&]<class S>(const NamedView& view, const Matrix<S>& trusted,
                                 std::map<std::string, Matrix<S>>& to) {
     const auto of_ranks = values_of<S>(view.name, numbers.taps);
     const std::int64_t step = draft_step_of(view.name);
     WholeTap<S> whole = whole_tap<S>(
         view, of_ranks, dp, parallel, golden.config, trusted,
-        [&](const RowRun& row) { return golden_row(row, golden.trusted.inputs, step); });
+        [&](const RowRun& row) { return golden_row(row, golden.trusted.inputs, step, rejected); });
     if (!whole.problem.empty()) taps.problems.push_back(view.name + ": " + whole.problem);
     if (!whole.absent_rows.empty()) {
       taps.problems.push_back(text(view.name, ": ", whole.absent_rows.size(), " rows are lost"));

@@ -24,11 +24,32 @@ IdsByPlace trusted_ids(const GoldenCase& golden) {
   return all;
 }
 
+std::vector<std::int32_t> rejected_of(const LoadedGolden::Case& of) {
+  const auto positions = of.ids.find("step1/positions");
+  if (positions == of.ids.end()) return {};
+  const GoldenInputs& inputs = of.inputs;
+  std::vector<std::int32_t> rejected(std::size_t(inputs.num_sequences()), 0);
+  bool any = false;
+  std::size_t row = 0;
+  for (std::size_t s = 0; s < rejected.size(); ++s) {
+    const std::int32_t begin = inputs.query_start_loc[s], end = inputs.query_start_loc[s + 1];
+    if (begin == end) continue;
+    if (row == positions->second.values.size()) return {};
+    const std::int64_t last = inputs.positions[std::size_t(end) - 1];
+    const std::int64_t missing = last + 1 - positions->second.values[row++];
+    if (missing < 0 || missing >= end - begin) return {};
+    rejected[s] = std::int32_t(missing);
+    any |= missing > 0;
+  }
+  return any ? rejected : std::vector<std::int32_t>();
+}
+
 ParallelRun run_of(const GoldenCase& golden, std::int64_t tp) {
   CaseBatches batches = case_batches(golden.trusted.inputs);
   return {.config = golden.config,
           .plan = plan_for(golden.config, {.tp = tp}, ProtocolId::S),
-          .inputs = {{std::move(batches.context), std::move(batches.step)}},
+          .inputs = {{std::move(batches.context), std::move(batches.step),
+                      rejected_of(golden.trusted)}},
           .draft_steps = std::size_t(golden.trusted.draft_steps)};
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 #include <map>
 #include <string>
+#include <vector>
 
 #include "verify/loaded_golden.hpp"
 #include "verify/number_run.hpp"
@@ -31,6 +32,11 @@ using IdsByPlace = std::map<std::string, Matrix<std::int64_t>>;
 /// The golden's experts, draft ids and positions. Throws FileError for ids that the model does not
 /// have.
 IdsByPlace trusted_ids(const GoldenCase& golden);
+
+/// Drafts that each sequence of the step rejected, as an engine that verifies drafts does: so many
+/// rows before its last one a sequence samples. Read off the positions of the second draft step;
+/// empty: none, or not known.
+std::vector<std::int32_t> rejected_of(const LoadedGolden::Case& of);
 
 /// The case as a run of protocol S on `tp` ranks.
 ParallelRun run_of(const GoldenCase& golden, std::int64_t tp);

@@ -7,14 +7,16 @@
 
 namespace tokenview {
 
-SequenceRows::SequenceRows(const GoldenInputs& inputs) {
+SequenceRows::SequenceRows(const LoadedGolden::Case& of) {
+  const GoldenInputs& inputs = of.inputs;
+  const std::vector<std::int32_t> rejected = rejected_of(of);
   for (std::int64_t s = 0; s < inputs.num_sequences(); ++s) {
     const auto at = std::size_t(s);
     of_row.resize(std::size_t(inputs.query_start_loc[at + 1]), s);
     of_context_row.resize(std::size_t(inputs.context_start_loc[at + 1]), s);
     if (inputs.query_start_loc[at] == inputs.query_start_loc[at + 1]) continue;
     drafting.push_back(s);
-    last_row.push_back(inputs.query_start_loc[at + 1] - 1);
+    sampled.push_back(inputs.query_start_loc[at + 1] - 1 - (rejected.empty() ? 0 : rejected[at]));
   }
 }
 
@@ -33,10 +35,12 @@ bool holds_experts(const std::string& place) { return place.ends_with("gate.ids"
 
 HiddenChoices::HiddenChoices(
     const GoldenCase& golden, const TapErrorModel& model, const IdsByPlace& ids,
-    const std::function<bool(const std::string& place, std::int64_t row)>& is_known)
+    const std::function<bool(const std::string& place, std::int64_t row)>& is_known,
+    const std::set<std::string>& known)
     : model_(model),
       ids_(ids),
-      rows_(golden.trusted.inputs),
+      known_(known),
+      rows_(golden.trusted),
       run_(run_of(golden, 1)),
       weights_(run_, golden.weights),
       ties_(std::size_t(golden.trusted.inputs.num_sequences())) {
@@ -86,19 +90,22 @@ const HiddenChoices::Effects& HiddenChoices::effects(bool own) {
   std::optional<Effects>& effects = own ? own_ : total_;
   if (effects) return *effects;
   effects.emplace();
-  const std::vector<RankTaps> exact{model_.exact()};
+  const std::map<std::string, Matrix<double>>& exact = model_.exact().values;
+  std::vector<RankTaps> values(1);
+  for (const auto& [place, value] : exact)
+    if (own && known_.contains(place)) values.front().values.emplace(place, value);
   for (std::size_t i = 0; i < most_; ++i) {  // the i-th of every sequence at once
-    const Given given{
-        .ids = &ids_, .values = own ? &exact : nullptr, .choose = [&](const Choice& choice) {
-          for (const auto& of_sequence : ties_) {
-            if (i >= of_sequence.size() || of_sequence[i].place != choice.place) continue;
-            auto row = choice.ids.row(of_sequence[i].row);
-            std::ranges::replace(row, of_sequence[i].taken, of_sequence[i].next);
-          }
-        }};
+    const Given given{.ids = &ids_, .values = &values, .choose = [&](const Choice& choice) {
+                        for (const auto& of_sequence : ties_) {
+                          if (i >= of_sequence.size() || of_sequence[i].place != choice.place)
+                            continue;
+                          auto row = choice.ids.row(of_sequence[i].row);
+                          std::ranges::replace(row, of_sequence[i].taken, of_sequence[i].next);
+                        }
+                      }};
     const RankTaps other = std::move(run_given(run_, weights_, EigenOps<double>(), given).front());
-    for (const auto& [place, values] : exact.front().values)
-      (*effects)[place].push_back(other.values.at(place) - values);
+    for (const auto& [place, value] : exact)
+      (*effects)[place].push_back(other.values.at(place) - value);
   }
   return *effects;
 }

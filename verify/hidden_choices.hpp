@@ -2,6 +2,8 @@
 #pragma once
 #include <functional>
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -13,11 +15,12 @@ namespace tokenview {
 /// Which sequence a row of a place is of: "context/...", "target/...", "step0/..." have the rows of
 /// all sequences, later draft steps one row of each that has any.
 struct SequenceRows {
-  explicit SequenceRows(const GoldenInputs& inputs);
+  explicit SequenceRows(const LoadedGolden::Case& of);
   std::int64_t sequence_of(const std::string& place, std::int64_t row) const;
 
   std::vector<std::int64_t> of_row, of_context_row;
-  std::vector<std::int64_t> drafting, last_row;  // of the sequences that have rows
+  std::vector<std::int64_t> drafting;  // the sequences that have rows
+  std::vector<std::int64_t> sampled;   // the row at which each of them samples
 };
 
 /// "target/model.layers.0.mlp.gate.ids" -> "target/model.layers.0.mlp.gate.logits"
@@ -29,9 +32,11 @@ bool holds_experts(const std::string& place);
 class HiddenChoices {
  public:
   /// `ids` are the golden's experts, and float64's in the context; `is_known` says for which rows
-  /// the judged run kept its own. All outlive this.
+  /// the judged run kept its own, and `known` the taps that own errors start from. All outlive
+  /// this.
   HiddenChoices(const GoldenCase& golden, const TapErrorModel& model, const IdsByPlace& ids,
-                const std::function<bool(const std::string& place, std::int64_t row)>& is_known);
+                const std::function<bool(const std::string& place, std::int64_t row)>& is_known,
+                const std::set<std::string>& known);
 
   bool any() const { return most_ > 0; }
 
@@ -56,6 +61,7 @@ class HiddenChoices {
 
   const TapErrorModel& model_;
   const IdsByPlace& ids_;
+  const std::set<std::string>& known_;
   SequenceRows rows_;
   ParallelRun run_;
   LoadedWeights<EigenOps<double>> weights_;

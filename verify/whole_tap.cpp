@@ -6,10 +6,14 @@
 
 namespace tokenview {
 
-std::int64_t golden_row(const RowRun& row, const GoldenInputs& inputs, std::int64_t draft_step) {
+std::int64_t golden_row(const RowRun& row, const GoldenInputs& inputs, std::int64_t draft_step,
+                        const std::vector<std::int32_t>& rejected) {
   if (draft_step <= 0) return row.first;
   for (std::int64_t s = 0; s < inputs.num_sequences(); ++s)
-    if (inputs.query_start_loc[std::size_t(s) + 1] - 1 == row.first) return s;
+    if (inputs.query_start_loc[std::size_t(s) + 1] - 1 -
+            (rejected.empty() ? 0 : rejected[std::size_t(s)]) ==
+        row.first)
+      return s;
   return -1;
 }
 
