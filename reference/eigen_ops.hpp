@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -7,12 +8,14 @@
 #include "reference/matrix.hpp"
 #include "reference/program/host_rows.hpp"
 #include "reference/program/operations.hpp"
+#include "reference/program/random_rounding.hpp"
 #include "reference/program/rounding.hpp"
 
 namespace tokenview {
 
 /// The reference arithmetic on row-major matrices in fp32 or fp64. With `rounding` it computes a
 /// bfloat16 model: values are rounded where the named implementation rounds, sums stay in fp32.
+/// With a random rounding the same places round as that says, to its type.
 ///
 /// Every result row depends on its own row (and its sequence's past) alone, to the bit: not on the
 /// number of rows, its place among them, threads, or the split of output columns over ranks.
@@ -59,8 +62,9 @@ class EigenOps : public HostRows {
   };
 
   explicit EigenOps(int num_threads = 1, Rounding rounding = Rounding::none,
-                    GdnForm gdn_form = GdnForm::recurrent)
-      : num_threads_(num_threads), rounding_(rounding), gdn_form_(gdn_form) {}
+                    GdnForm gdn_form = GdnForm::recurrent,
+                    std::optional<RandomRounding> random = {})
+      : num_threads_(num_threads), rounding_(rounding), gdn_form_(gdn_form), random_(random) {}
 
   Rounding rounding() const { return rounding_; }
   GdnForm gdn_form() const { return gdn_form_; }
@@ -180,7 +184,7 @@ class EigenOps : public HostRows {
  private:
   S rounded(S value) const {
     if constexpr (std::is_same_v<S, float>)
-      if (rounding_ != Rounding::none) return round_to_bf16(value);
+      if (rounding_ != Rounding::none) return random_ ? (*random_)(value) : round_to_bf16(value);
     return value;
   }
   S rounded_by(Rounding implementation, S value) const {
@@ -196,6 +200,7 @@ class EigenOps : public HostRows {
   int num_threads_;
   Rounding rounding_;
   GdnForm gdn_form_;
+  std::optional<RandomRounding> random_;
 };
 
 extern template class EigenOps<float>;

@@ -19,17 +19,10 @@
 #include "verify/golden_case.hpp"
 #include "verify/gpu_numbers.hpp"
 #include "verify/placed_compare.hpp"
+#include "verify/whole_tap.hpp"
 
 namespace tokenview {
 namespace {
-
-/// A golden tap's row of a token of the step; draft steps after the first have a row a sequence.
-std::int64_t golden_row(const RowRun& row, const GoldenInputs& inputs, std::int64_t draft_step) {
-  if (draft_step <= 0) return row.first;
-  for (std::int64_t s = 0; s < inputs.num_sequences(); ++s)
-    if (inputs.query_start_loc[std::size_t(s) + 1] - 1 == row.first) return s;
-  return -1;
-}
 
 class Comparer {
  public:

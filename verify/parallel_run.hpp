@@ -77,6 +77,9 @@ template <class Ops, class Comm = SimComm<Ops>>
 class RankObserver : public TapSink<Ops>, public DraftObserver<Rank<Ops, Comm>> {
  public:
   virtual void lm_head(const typename Ops::Tensor& logits) = 0;
+
+  /// Who sees the taps of the pass over the context of a run of one step.
+  virtual TapSink<Ops>* context_taps() { return nullptr; }
 };
 
 /// The program of one rank: weights and caches, and the steps one after the other.
@@ -108,7 +111,8 @@ class RankProgram {
 
   /// The pass over what was processed before: target and drafter write their caches, nobody
   /// samples.
-  void context(const Batch& context, const Batch& step) {
+  void context(const Batch& context, const Batch& step, RankObserver<Ops, Comm>* observer) {
+    rank_.taps = observer != nullptr ? observer->context_taps() : nullptr;
     if constexpr (requires { ops_.enter_step(0); }) ops_.enter_step(-1);
     const T hidden = forward(rank_, protocol_, weights_, run_.config, shapes_, state_, context);
     if (run_.draft_steps == 0 || !stage().is_last()) return;
@@ -239,9 +243,11 @@ void run_on_mesh(const ParallelRun& run, Mesh& mesh, WeightsOf weights_of, OpsOf
     RankProgram<Ops, Comm> program(run, *protocol, weights, comms, ops);
     const auto dp = std::size_t(comms.at.dp);
     try {
-      if (steps.any_context) program.context(steps.first[dp].context, steps.first[dp].step);
       const auto last = std::int64_t(steps.later.size());
-      program.step(0, steps.first[dp], last == 0 ? observer_of(comms.at) : nullptr);
+      RankObserver<Ops, Comm>* const observer = last == 0 ? observer_of(comms.at) : nullptr;
+      if (steps.any_context)
+        program.context(steps.first[dp].context, steps.first[dp].step, observer);
+      program.step(0, steps.first[dp], observer);
       for (std::int64_t i = 1; i <= last; ++i)
         program.step(i, steps.later[std::size_t(i) - 1][dp],
                      i == last ? observer_of(comms.at) : nullptr);

@@ -13,6 +13,7 @@
 #include "verify/case_runner.hpp"
 #include "verify/golden_writer.hpp"
 #include "verify/hdf5_text.hpp"
+#include "verify/weights_of_type.hpp"
 
 namespace tokenview {
 namespace {
@@ -85,32 +86,6 @@ std::vector<SequenceLength> lengths_in_words(std::string_view words) {
   }
   return lengths;
 }
-
-/// A source whose values are those of `dtype`.
-class WeightsOfType final : public WeightSource {
- public:
-  WeightsOfType(const WeightSource& source, DType dtype,
-                const std::function<void(const std::string&)>& progress)
-      : source_(source), dtype_(dtype), progress_(progress) {}
-
-  bool contains(const std::string& name) const override { return source_.contains(name); }
-
-  HostTensor weight(const std::string& name,
-                    const std::vector<std::int64_t>& shape) const override {
-    if (progress_) progress_("weights");
-    HostTensor tensor = source_.weight(name, shape);
-    if (dtype_ == DType::bfloat16)
-      std::transform(tensor.values.begin(), tensor.values.end(), tensor.values.begin(),
-                     round_to_bf16);
-    tensor.dtype = dtype_;
-    return tensor;
-  }
-
- private:
-  const WeightSource& source_;
-  DType dtype_;
-  const std::function<void(const std::string&)>& progress_;
-};
 
 /// Writes the taps of one case as the model makes them.
 class TapWriter final : public CaseObserver<float> {

@@ -30,6 +30,7 @@ class TapRecorder final : public RankObserver<Ops, Comm> {
   /// The taps, on the host.
   RankTaps taps() const {
     RankTaps taps;
+    taps.ids = fed_;
     for (const auto& [name, value] : values_) taps.values[name] = to_double(ops_, value);
     for (const auto& [name, value] : routings_) {
       taps.values[name + "weights"] = to_double(ops_, value.weights);
@@ -47,8 +48,11 @@ class TapRecorder final : public RankObserver<Ops, Comm> {
     routings_.insert_or_assign(last_name_ + '.', value);
   }
   void lm_head(const typename Ops::Tensor& logits) override { keep("target/lm_head", logits); }
-  void before_step(std::size_t step, typename Ops::Ids&, const Batch&) override {
+  void before_step(std::size_t step, typename Ops::Ids& ids, const Batch&) override {
     pass_ = text("step", step, '/');
+    if constexpr (std::is_same_v<typename Ops::Ids, std::vector<std::int64_t>>)
+      fed_[pass_ + "input_ids"] =
+          Eigen::Map<const Matrix<std::int64_t>>(ids.data(), Eigen::Index(ids.size()), 1);
   }
   void after_step(std::size_t, const typename Ops::Tensor& logits) override {
     keep(pass_ + "logits", logits);
@@ -63,6 +67,7 @@ class TapRecorder final : public RankObserver<Ops, Comm> {
   const Ops& ops_;
   std::string pass_ = "target/", last_name_;
   std::map<std::string, typename Ops::Tensor> values_;
+  std::map<std::string, Matrix<std::int64_t>> fed_;  // ids of draft steps, where the host has them
   std::map<std::string, typename Ops::Routing> routings_;  // by what comes before "weights", "ids"
 };
 

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// How often the judgement of a case is wrong: alarms of clean runs, mutants that are not seen.
+//
+//   bench_accuracy [SEEDS [FIRST [THREADS]]]     1000 seeds from 0 on, on one thread
+//
+// Exits 1 where there is an alarm, or a mutant is missed that changes more than a few roundings.
+#include "verify/accuracy.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+
+#include "verify/parallel_for.hpp"
+
+int main(int argc, char** argv) {
+  using namespace tokenview;
+  const auto argument = [&](int i, long otherwise) {
+    return argc > i ? std::atol(argv[i]) : otherwise;
+  };
+  const long seeds = argument(1, 1000), first = argument(2, 0), threads = argument(3, 1);
+  const auto start = std::chrono::steady_clock::now();
+  AccuracyResult all;
+  std::mutex mutex;
+  const auto print_all = [](const char* word, const std::vector<std::string>& lines,
+                            std::vector<std::string>& to) {
+    for (const std::string& line : lines) std::printf("%s  %s\n", word, line.c_str());
+    to.insert(to.end(), lines.begin(), lines.end());
+  };
+  parallel_for(seeds, int(threads), [&](std::int64_t i, int) {
+    const AccuracyResult result = measure_accuracy(std::uint64_t(first + i));
+    const std::scoped_lock lock(mutex);
+    all.clean += result.clean;
+    all.mutants += result.mutants;
+    all.small_mutants += result.small_mutants;
+    all.taps += result.taps;
+    all.ties += result.ties;
+    all.equivalent += result.equivalent;
+    print_all("alarm", result.alarms, all.alarms);
+    print_all("missed", result.missed, all.missed);
+    print_all("missed (small)", result.small_missed, all.small_missed);
+    if (result.nearest > all.nearest) {
+      all.nearest = result.nearest;
+      all.nearest_place = result.nearest_place;
+    }
+    std::fflush(stdout);
+  });
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+  std::printf("%ld seeds, %.0f s\n", seeds, elapsed.count());
+  std::printf("clean runs: %ld false alarms of %ld (%ld taps, %ld ties of choices)\n",
+              long(all.alarms.size()), long(all.clean), long(all.taps), long(all.ties));
+  std::printf("  nearest to its bound: %.2f, %s\n", all.nearest, all.nearest_place.c_str());
+  std::printf(
+      "mutants: %ld of %ld seen; of those that change a value by 1 to 8 roundings %ld of "
+      "%ld (%ld that change less are left out)\n",
+      long(all.mutants) - long(all.missed.size()), long(all.mutants),
+      long(all.small_mutants) - long(all.small_missed.size()), long(all.small_mutants),
+      long(all.equivalent));
+  return all.alarms.empty() && all.missed.empty() ? 0 : 1;
+}

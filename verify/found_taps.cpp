@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "verify/found_taps.hpp"
+
+#include "reference/program/error.hpp"
+#include "verify/whole_tap.hpp"
+
+namespace tokenview {
+
+RunTaps taps_of_run(const GoldenCase& golden, const ViewRunResult& views,
+                    const NumberRunResult& numbers, const ParallelConfig& parallel,
+                    std::int64_t dp) {
+  RunTaps taps;
+  if (!numbers.error.empty()) taps.problems.push_back(numbers.error);
+  const IdsByPlace trusted_choices = trusted_ids(golden);
+  const std::vector<std::int32_t> rejected = rejected_of(golden.trusted);
+  const auto put = [&]<class S>(const NamedView& view, const Matrix<S>& trusted,
+                                std::map<std::string, Matrix<S>>& to) {
+    const auto of_ranks = values_of<S>(view.name, numbers.taps);
+    const std::int64_t step = draft_step_of(view.name);
+    WholeTap<S> whole = whole_tap<S>(
+        view, of_ranks, dp, parallel, golden.config, trusted,
+        [&](const RowRun& row) { return golden_row(row, golden.trusted.inputs, step, rejected); });
+    if (!whole.problem.empty()) taps.problems.push_back(view.name + ": " + whole.problem);
+    if (!whole.absent_rows.empty()) {
+      taps.problems.push_back(text(view.name, ": ", whole.absent_rows.size(), " rows are lost"));
+      taps.found.absent_rows[view.name] = std::move(whole.absent_rows);
+    }
+    to[view.name] = std::move(whole.values);
+  };
+  for (const NamedView& view : views.views) {
+    if (const auto choice = trusted_choices.find(view.name); choice != trusted_choices.end()) {
+      put(view, choice->second, taps.found.ids);
+      continue;
+    }
+    const auto tap = golden.trusted.taps.find(view.name);
+    if (tap == golden.trusted.taps.end()) continue;
+    const HostTensor& values = tap->second;
+    put(view,
+        Matrix<double>(
+            Eigen::Map<const Matrix<float>>(values.values.data(), values.rows(), values.cols())
+                .cast<double>()),
+        taps.found.values);
+  }
+  for (const auto& [place, ids] : numbers.taps.front().ids)
+    if (place.ends_with("/input_ids")) taps.found.ids[place] = ids;
+  return taps;
+}
+
+}  // namespace tokenview
