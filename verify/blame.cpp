@@ -35,10 +35,6 @@ Order order_of(const Rows& rows) {
   return Order::some;
 }
 
-bool same_view(const TokenView& a, const TokenView& b) {
-  return same_rows(a.rows, b.rows) && a.sum == b.sum && a.columns == b.columns;
-}
-
 bool same_views(const GroupViews& a, const GroupViews& b) {
   return std::ranges::equal(a, b, same_view);
 }
@@ -73,7 +69,92 @@ std::int64_t first_other(const HeldTap& tap, const GroupViews& required) {
   return -1;
 }
 
+/// "the second all_reduce over tp in model.layers.1"
+std::string in_words(const PlaceVisit& place) {
+  const std::string where = text(" in ", place.module.empty() ? "the runner" : place.module);
+  switch (place.kind) {
+    case PlaceKind::collective:
+      return text(place.op, " over ", place.group, where,
+                  place.done.empty()       ? ", which is left out"
+                  : place.done == place.op ? ""
+                                           : ", which is done as " + place.done);
+    case PlaceKind::side:
+      return text("the positions, boundaries, slots and row counts that ",
+                  place.module.empty() ? "the runner" : place.module, " is given");
+    case PlaceKind::gate:
+      return text("the decision ", place.op, " = ", place.number, where);
+    case PlaceKind::number:
+      return text("the count ", place.op, " = ", place.number, where);
+    default:
+      return place.op + where;
+  }
+}
+
+/// What the first finding hangs on. `visits` are the places that its rank came by before it.
+std::string cause_of(const Finding& first, std::span<const PlaceVisit> visits) {
+  const auto last = [&](auto fits) -> const PlaceVisit* {
+    for (auto visit = visits.rbegin(); visit != visits.rend(); ++visit)
+      if (fits(*visit)) return &*visit;
+    return nullptr;
+  };
+  const PlaceVisit* collective =
+      last([](const PlaceVisit& visit) { return visit.kind == PlaceKind::collective; });
+  const PlaceVisit* moved = last([](const PlaceVisit& visit) {
+    return visit.kind == PlaceKind::collective || visit.kind == PlaceKind::local;
+  });
+  const PlaceVisit* output = last([](const PlaceVisit& visit) {
+    return visit.kind == PlaceKind::value && visit.op == "output" &&
+           !visit.module.ends_with("_proj");
+  });
+  switch (first.kind) {
+    case FindingKind::rows:
+    case FindingKind::bounds:
+      if (!first.origin.empty())
+        return text(first.origin, ", after which nothing brings the other rows back");
+      if (moved != nullptr) return in_words(*moved);
+      break;
+    case FindingKind::completeness:
+      if (first.actual.find("partial") != std::string::npos && output != nullptr &&
+          (collective == nullptr || collective->order < output->order))
+        return text("a sum over the ranks that is missing after ", output->module);
+      if (collective != nullptr) return in_words(*collective);
+      break;
+    case FindingKind::columns:
+      if (collective != nullptr) return in_words(*collective);
+      break;
+    default:
+      break;
+  }
+  return visits.empty() ? "" : in_words(visits.back());
+}
+
 }  // namespace
+
+std::optional<Blame> blame_of(const ParallelRun& run) {
+  std::vector<PlaceVisit> visits;
+  ParallelRun watched = run;
+  watched.visits = &visits;
+  watched.fault_hits = nullptr;
+  watched.collectives = nullptr;
+  watched.finished = {};
+  const ViewRunResult result = run_views(watched, true);
+  if (result.clean()) return std::nullopt;
+  Blame blame;
+  if (result.findings.empty()) {
+    blame.stopped = result.error;
+    for (auto visit = visits.rbegin(); visit != visits.rend() && blame.hangs_on.empty(); ++visit)
+      if (visit->kind == PlaceKind::collective || !result.collective_mismatch)
+        blame.hangs_on = in_words(*visit);
+    return blame;
+  }
+  const Finding& first = result.findings.front();
+  std::erase_if(visits, [&](const PlaceVisit& visit) {
+    return visit.rank != first.at.world || visit.step > first.step || visit.order > first.order;
+  });
+  blame.first = first;
+  blame.hangs_on = cause_of(first, visits);
+  return blame;
+}
 
 std::string placement_in_words(std::span<const TokenView> by_rank) {
   if (by_rank.empty()) return "other rows";

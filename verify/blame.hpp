@@ -10,6 +10,18 @@
 
 namespace tokenview {
 
+/// What a run hangs on.
+struct Blame {
+  std::optional<Finding> first;  // in program order over all ranks
+  std::string stopped;           // what ended the run, where nothing was found before it
+  std::string hangs_on;  // the collective, or where one is missing; the place, if it is none
+};
+
+/// Runs `run` on views and says what is to blame; nothing for a clean one.
+std::optional<Blame> blame_of(const ParallelRun& run);
+
+// For dumps whose program is not here: from what the ranks hold at each tap alone.
+
 /// A view a rank of one tensor-parallel group, in rank order.
 using GroupViews = std::vector<TokenView>;
 

@@ -307,6 +307,10 @@ std::string to_string(const Completeness& sum) {
   return text("partial ", held.empty() ? "none" : held, '/', sum.size(), divided);
 }
 
+bool same_view(const TokenView& a, const TokenView& b) {
+  return same_rows(a.rows, b.rows) && a.sum == b.sum && a.columns == b.columns;
+}
+
 std::string to_string(const TokenView& view, std::int32_t step) {
   std::string out = to_string(view.rows, step);
   if (!view.columns.all()) {
