@@ -224,13 +224,13 @@ const Broken breaks[] = {
      "after:chunk@model,with=chunk"},
     {ProtocolId::D,  // a gather whose pads stay
      {"drop:trim@model"},
-     "after:trim@model,with=trim"},
+     "after:all_gather@model,group=tp,with=trim"},
     {ProtocolId::D,  // along the wrong axis
      {"axis:all_gather@model"},
      "axis:all_gather@model,group=tp"},
     {ProtocolId::S,  // two faults: two changes
      {"drop:all_reduce@model.layers.0,nth=2", "repeat:all_reduce@model.layers.1,nth=2"},
-     "replace:all_reduce@model.layers.0,group=tp,nth=2,with=all_reduce "
+     "after:output@model.layers.0.mlp,with=all_reduce "
      "drop:all_reduce@model.layers.1,group=tp,nth=2"},
 };
 

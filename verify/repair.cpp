@@ -32,10 +32,10 @@ struct Outcome {
 struct PlaceClass {
   PlaceKind kind;
   std::string op, group;
-  std::int64_t nth;  // 0: all
-  std::string at;    // glob
-  std::size_t modules = 1;
-  std::size_t first = 0;  // the earliest visit
+  std::int64_t nth;        // 0: all
+  std::string at;          // glob
+  std::size_t places = 1;  // of a pass
+  std::size_t first = 0;   // the earliest visit
   std::int64_t number = 0;
 };
 
@@ -43,7 +43,7 @@ struct PlaceClass {
 struct Candidate {
   RepairEdit edit;
   RepairKind kind = RepairKind::move;
-  std::size_t modules = 1, first = 0;
+  std::size_t places = 1, first = 0;
 };
 
 /// In preference: what the protocol has at a place is a change of a collective like any other.
@@ -54,11 +54,11 @@ struct State {
   std::vector<RepairEdit> edits;
   RepairKind kind = RepairKind::move;
   std::size_t disturbed = 0;  // named tensors before the first finding that have other views now
-  std::size_t modules = 0, first = 0;
+  std::size_t places = 0, first = 0;
   Outcome outcome;
 
   auto preference() const {
-    return std::tuple(edits.size(), disturbed, rank_of(kind), modules, first, outcome.elements);
+    return std::tuple(edits.size(), disturbed, rank_of(kind), places, first, outcome.elements);
   }
 };
 
@@ -117,8 +117,8 @@ std::vector<PlaceClass> classes_of(const std::vector<PlaceVisit>& visits, const 
                 .emplace(visit.kind, visit.op, visit.group, nth,
                          outcome.stopped ? std::set{glob} : covered)
                 .second)
-          classes.push_back(
-              {visit.kind, visit.op, visit.group, nth, glob, covered.size(), i, visit.number});
+          classes.push_back({visit.kind, visit.op, visit.group, nth, glob,
+                             covered.size() * std::size_t(nth == 0 ? times : 1), i, visit.number});
     }
   }
   return classes;
@@ -135,7 +135,7 @@ void add_edits(const PlaceClass& place, const ParallelConfig& parallel,
   const auto add = [&](FaultAct act, RepairKind kind, const std::string& with = "") {
     edit.act = act;
     edit.with = with;
-    candidates.push_back({edit, kind, place.modules, place.first});
+    candidates.push_back({edit, kind, place.places, place.first});
   };
   const auto move = [&](FaultAct act, const std::string& with = "") {
     add(act, RepairKind::move, with);
@@ -214,6 +214,7 @@ class Search {
     RepairSearch result;
     std::vector<State> open(1);
     open.front().outcome = now_ = outcome_of(run_, {}, &visits_);
+    result.tried = tried_;
     if (now_.clean()) return result;
     views_ = views_before_finding();
     std::vector<State> clean;
@@ -284,7 +285,7 @@ class Search {
     run.finished = {};
     std::vector<NamedView> views = run_views(run, true, &weights_).views;
     std::erase_if(views, [&](const NamedView& view) {
-      return now_.at && std::pair(view.stage, view.order) >=
+      return now_.at && std::pair(view.stage, view.order) >
                             std::pair(std::get<1>(*now_.at), std::get<2>(*now_.at));
     });
     return views;
@@ -304,7 +305,7 @@ class Search {
       State more = state;
       more.edits.push_back(candidate.edit);
       more.kind = std::max(more.kind, candidate.kind);
-      more.modules += candidate.modules;
+      more.places += candidate.places;
       more.first += candidate.first;
       more.outcome = outcome_of(run_, more.edits);
       if (more.outcome.clean()) {

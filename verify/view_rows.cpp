@@ -125,7 +125,6 @@ ViewOps::Tensor ViewOps::trim(const Tensor& x, std::int64_t rows) const {
 }
 
 void ViewOps::require_full(const Tensor& x, const Batch& batch, const char* what) const {
-  ++order_;
   require_rows("exit", what, expected(batch), x.rows, x.origin);
   require_complete("exit", what, x);
   const std::string_view name = what;
