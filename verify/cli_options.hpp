@@ -81,10 +81,11 @@ inline CLI::Option* add_numbers(CLI::App& app, const std::string& names,
   return app.add_option_function<std::string>(names, assign, description)->type_name("N,...");
 }
 
-/// `alone` contradicts every other option but --help.
-inline void exclude_others(CLI::App& app, CLI::Option* alone) {
+/// `alone` contradicts every other option but --help, and `but` where one is named.
+inline void exclude_others(CLI::App& app, CLI::Option* alone, const std::string& but = "") {
   for (CLI::Option* other : app.get_options())
-    if (other != alone && other != app.get_help_ptr()) alone->excludes(other);
+    if (other != alone && other != app.get_help_ptr() && (but.empty() || !other->check_name(but)))
+      alone->excludes(other);
 }
 
 /// The word that `choices` has for `value`.

@@ -14,8 +14,10 @@
 #include "verify/data_folder.hpp"
 #include "verify/device_repro.hpp"
 #include "verify/fault_text.hpp"
+#include "verify/repair_report.hpp"
 #include "verify/requests.hpp"
 #include "verify/scenario.hpp"
+#include "verify/scenario_repair.hpp"
 #include "verify/view_report.hpp"
 
 namespace tokenview {
@@ -27,6 +29,7 @@ struct ReproArguments {
   std::string name;
   bool list = false;
   bool coverage = false;
+  bool repairs = false;
   bool repaired = false;
   bool with_target = false;
   bool show_views = false;
@@ -54,7 +57,23 @@ const NamedView* view_at(const ViewRunResult& result, const Finding& finding) {
   return found;
 }
 
-void explain(const Scenario& s, const ScenarioVariant& variant, const ScenarioResult& run) {
+/// Why a variant is wrong on views, and what would make it right.
+struct Diagnosis {
+  Blame blame;
+  RepairSearch search;
+};
+
+/// Nothing for a variant that is clean on views.
+std::optional<Diagnosis> diagnosis_of(const Scenario& s, const ScenarioVariant& variant) {
+  const ModelConfig config = config_of(s);
+  const ParallelRun run = run_of(s, variant, config);
+  const std::optional<Blame> blame = blame_of(run);
+  if (!blame) return std::nullopt;
+  return Diagnosis{*blame, find_repairs(run)};
+}
+
+void explain(const Scenario& s, const ScenarioVariant& variant, const ScenarioResult& run,
+             const std::optional<Diagnosis>& diagnosis) {
   const ViewRunResult& result = run.views;
   std::cout << s.name << ": " << s.title << '\n' << "source  " << s.source << '\n';
   std::string requests;
@@ -68,6 +87,7 @@ void explain(const Scenario& s, const ScenarioVariant& variant, const ScenarioRe
     std::cout << "fault   " << to_string(fault) << '\n';
   if (result.findings.empty() && run.numeric.empty()) {
     std::cout << (result.error.empty() ? "clean: no finding\n" : "stopped: " + result.error + '\n');
+    if (diagnosis) print_repairs(std::cout, diagnosis->blame, diagnosis->search);
     return;
   }
   const bool is_numeric = s.expect.check == "numeric" && !run.numeric.empty();
@@ -103,8 +123,9 @@ void explain(const Scenario& s, const ScenarioVariant& variant, const ScenarioRe
     }
   if (!result.error.empty()) std::cout << "stopped " << result.error << '\n';
   std::cout << "all     "
-            << plural(std::int64_t(result.findings.size() + run.numeric.size()), "finding") << '\n'
-            << "repair  " << s.repair_note << " (--repaired runs it)\n";
+            << plural(std::int64_t(result.findings.size() + run.numeric.size()), "finding") << '\n';
+  if (diagnosis) print_repairs(std::cout, diagnosis->blame, diagnosis->search);
+  std::cout << "repair  " << s.repair_note << " (--repaired runs it)\n";
 }
 
 /// How a variant ended on the GPU, in one process or in one a rank, beside what the views say.
@@ -246,6 +267,39 @@ void list(const std::vector<Scenario>& scenarios) {
               << joined(s.aliases) << ")\n";
 }
 
+/// Every scenario's first suggestion beside its merged repair.
+Exit list_repairs(const std::vector<Scenario>& scenarios, OutputFormat format) {
+  std::vector<ScenarioRepair> all;
+  for (const Scenario& s : scenarios) all.push_back(repair_of(s));
+  if (format == OutputFormat::text) {
+    std::cout << repairs_page(all);
+    return Exit::match;
+  }
+  double seconds = 0;
+  for (const ScenarioRepair& repair : all) {
+    ReportRecord record{.kind = "case", .case_name = repair.scenario};
+    record.verdict = to_string(repair.comparison.verdict);
+    const Repair* first = repair.search.repairs.empty() ? nullptr : &repair.search.repairs.front();
+    record.more = {{"how", std::string(first == nullptr ? "" : to_string(first->kind))},
+                   {"words", first == nullptr ? "" : first->words},
+                   {"merged", repair.merged},
+                   {"detail", repair.comparison.why},
+                   {"tried", repair.search.tried},
+                   {"seconds", repair.seconds}};
+    seconds += repair.seconds;
+    std::cout << json_line(record) << '\n';
+  }
+  ReportRecord summary{.kind = "summary"};
+  summary.verdict = "match";
+  const RepairScore score = score_of(all);
+  for (const RepairVerdict verdict : {RepairVerdict::agree, RepairVerdict::equivalent,
+                                      RepairVerdict::differs, RepairVerdict::none})
+    summary.more.emplace_back(to_string(verdict), score.verdicts[std::size_t(verdict)]);
+  summary.more.emplace_back("seconds", seconds);
+  std::cout << json_line(summary) << '\n';
+  return Exit::match;
+}
+
 Exit repro(const ReproArguments& arguments) {
   const std::string folder = default_data_folder("scenarios", ".json", build::data_dir);
   if (arguments.coverage) {
@@ -253,6 +307,7 @@ Exit repro(const ReproArguments& arguments) {
     std::cout << coverage_of(read_scenarios(folder), catalogue.string()).page;
     return Exit::match;
   }
+  if (arguments.repairs) return list_repairs(read_scenarios(folder), arguments.format);
   std::vector<RefusedScenario> refused;
   const auto scenarios = read_scenarios(folder, &refused);
   if (arguments.list) {
@@ -291,10 +346,14 @@ Exit repro(const ReproArguments& arguments) {
                                               : !clean;
   std::optional<DeviceRun> on_device;
   if (arguments.executor.device != Device::cpu) on_device = run_on_device(arguments, s, variant);
+  const std::optional<Diagnosis> diagnosis = diagnosis_of(s, variant);
   if (arguments.format == OutputFormat::jsonl) {
     for (const auto* findings : {&result.findings, &run.numeric})
       for (const Finding& finding : *findings)
         std::cout << json_line(finding_record(finding)) << '\n';
+    if (diagnosis)
+      for (const ReportRecord& record : repair_records(diagnosis->blame, diagnosis->search))
+        std::cout << json_line(record) << '\n';
     for (std::size_t i = 0; on_device && i < on_device->ends.size(); ++i)
       std::cout << json_line(record_of(on_device->ends[i], on_device->verdicts[i],
                                        on_device->predicted.size()))
@@ -308,7 +367,7 @@ Exit repro(const ReproArguments& arguments) {
     summary.more = {{"findings", std::int64_t(result.findings.size())}};
     std::cout << json_line(summary) << '\n';
   } else {
-    explain(s, variant, run);
+    explain(s, variant, run, diagnosis);
     if (arguments.show_views) print_views(std::cout, result);
     for (std::size_t i = 0; on_device && i < on_device->ends.size(); ++i)
       explain(on_device->ends[i], on_device->verdicts[i], on_device->predicted, s);
@@ -331,6 +390,9 @@ std::function<Exit()> add_options(CLI::App& app) {
   CLI::Option* const coverage =
       app.add_flag("--coverage", arguments->coverage,
                    "Print which published bugs the scenarios tell, as Markdown");
+  CLI::Option* const repairs = app.add_flag(
+      "--repairs", arguments->repairs,
+      "Print the suggested repair of every scenario beside the merged one, as Markdown");
   app.add_flag("--repaired", arguments->repaired, "Run the repaired variant: it must be clean");
   app.add_flag("--with-target", arguments->with_target,
                "Run the target under the same protocol instead of feeding correct rows");
@@ -350,6 +412,7 @@ std::function<Exit()> add_options(CLI::App& app) {
              "Lines for people (default) or JSON Lines");
   exclude_others(app, list);
   exclude_others(app, coverage);
+  exclude_others(app, repairs, "--format");
   return [arguments] { return repro(*arguments); };
 }
 
@@ -358,7 +421,8 @@ std::function<Exit()> add_options(CLI::App& app) {
 constinit const Verb repro_verb = {
     "repro", "Reproduce a named bug of a serving engine, without a GPU and on one",
     "tokenview repro vllm-48429 --tp 4 --tokens 10\n"
-    "    which operation lost the tokens, what each rank held, which index will be out of range\n"
+    "    which operation lost the tokens, what each rank held, which index will be out of range,\n"
+    "    and the smallest repair\n"
     "tokenview repro vllm-48429 --repaired\n"
     "    the same configuration with the repair: clean\n"
     "tokenview repro vllm-48429 --tp 4 --tokens 10 --device cuda\n"

@@ -19,6 +19,7 @@
 #include "verify/loaded_golden.hpp"
 #include "verify/model_argument.hpp"
 #include "verify/record.hpp"
+#include "verify/repair_report.hpp"
 #include "verify/requests.hpp"
 #include "verify/scenario.hpp"
 #include "verify/unsharded.hpp"
@@ -229,6 +230,8 @@ Exit run(const RunArguments& arguments) {
                 text("tokenview ", build::version, " run, protocol ", to_string(plan.protocol)),
                 !arguments.strip});
   }
+  const std::optional<Blame> blame = blame_of(configuration);
+  const RepairSearch search = blame ? find_repairs(configuration) : RepairSearch{};
   const bool matches = !numbers || (numbers->findings.empty() && numbers->error.empty());
   const bool nothing_compared = result.clean() && matches && numbers && numbers->values == 0;
 
@@ -236,6 +239,9 @@ Exit run(const RunArguments& arguments) {
     for (const NamedView& view : result.views) std::cout << json_line(view_record(view)) << '\n';
     for (const Finding& finding : result.findings)
       std::cout << json_line(finding_record(finding)) << '\n';
+    if (blame)
+      for (const ReportRecord& record : repair_records(*blame, search))
+        std::cout << json_line(record) << '\n';
     if (numbers)
       for (const Finding& finding : numbers->findings)
         std::cout << json_line(finding_record(finding)) << '\n';
@@ -266,6 +272,7 @@ Exit run(const RunArguments& arguments) {
     print_views(std::cout, result, use_colour());
     print_findings(std::cout, result);
     std::cout << plural(std::int64_t(result.findings.size()), "finding") << '\n';
+    if (blame) print_repairs(std::cout, *blame, search);
     if (numbers) {
       for (std::size_t i = 0; i < std::min<std::size_t>(numbers->findings.size(), 20); ++i)
         std::cout << "differs  " << to_string(numbers->findings[i]) << '\n';

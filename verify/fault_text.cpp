@@ -15,7 +15,7 @@ constexpr FaultAct acts[] = {FaultAct::drop,  FaultAct::repeat, FaultAct::replac
                              FaultAct::after, FaultAct::group,  FaultAct::axis,    FaultAct::order,
                              FaultAct::count, FaultAct::sizes,  FaultAct::stale,   FaultAct::poison,
                              FaultAct::leave, FaultAct::rows,   FaultAct::scale,   FaultAct::set,
-                             FaultAct::side};
+                             FaultAct::side,  FaultAct::due};
 
 FaultAct act_named(const std::string& name, bool& known) {
   for (const FaultAct act : acts)
@@ -40,8 +40,10 @@ const std::vector<std::string>& group_names() {
 }
 
 const std::vector<std::string>* words_of(FaultAct act) {
-  static const std::vector<std::string> collectives = {"all_reduce", "all_gather", "reduce_scatter",
-                                                       "chunk", "prefix"};
+  static const std::vector<std::string> collectives = {"all_reduce", "all_gather",
+                                                       "reduce_scatter"};
+  static const std::vector<std::string> moves = {
+      "all_reduce", "all_gather", "reduce_scatter", "gather", "scatter", "chunk", "trim", "prefix"};
   static const std::vector<std::string> orders = {"reverse", "rotate", "swap", "round_robin",
                                                   "tp_major"};
   static const std::vector<std::string> contents = {"nan", "large", "stale"};
@@ -52,9 +54,10 @@ const std::vector<std::string>* words_of(FaultAct act) {
       "no row counts",   "local row counts",  "row counts",        "tokens"};
   switch (act) {
     case FaultAct::replace:
+      return &collectives;
     case FaultAct::before:
     case FaultAct::after:
-      return &collectives;
+      return &moves;
     case FaultAct::group:
       return &group_names();
     case FaultAct::order:
@@ -99,6 +102,7 @@ InjectedFault read_fault(JsonSection section) {
   fault.dp = place("dp", -1);
   fault.pp = place("pp", -1);
   fault.occurrence = place("occurrence", 0);
+  fault.nth = place("nth", 0);
   fault.step = place("step", -1);
   fault.draft = place("draft", -2);
   fault.least = place("least", 0);
@@ -192,6 +196,7 @@ std::string to_string(const InjectedFault& fault) {
   number("dp", fault.dp, -1);
   number("pp", fault.pp, -1);
   number("occurrence", fault.occurrence, 0);
+  number("nth", fault.nth, 0);
   number("step", fault.step, -1);
   number("draft", fault.draft, -2);
   number("least", fault.least, 0);

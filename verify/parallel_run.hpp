@@ -65,6 +65,7 @@ struct ParallelRun {
   std::vector<std::vector<StepInputs>> later_steps = {};  // [step][dp] after the first; no contexts
   const std::vector<InjectedFault>* faults = nullptr;
   std::vector<std::int64_t>* fault_hits = nullptr;       // [faults] how often each met its place
+  std::vector<PlaceVisit>* visits = nullptr;             // every place, of ranks of one thread
   std::function<void(const SimMesh&)> finished = {};     // told when all ranks have ended
   std::size_t most_findings = 100'000;                   // of a rank, on views
   std::vector<CollectiveRecord>* collectives = nullptr;  // where those of rank 0 go, with numbers
@@ -101,11 +102,12 @@ class RankProgram {
         rank_(ops, comms.tp, comms.dp, comms.ep, comms.pp),
         shapes_(rank_shapes(run.config, comms.at.tp, run.plan.parallel.tp)),
         state_(empty_state(ops, run.config, shapes_)) {
-    if (run.faults == nullptr) return;
+    if (run.faults == nullptr && run.visits == nullptr) return;
+    static const std::vector<InjectedFault> none;
     injector_.emplace(
-        ops, *run.faults, at_, rank_.module,
+        ops, run.faults == nullptr ? none : *run.faults, at_, rank_.module,
         typename Injector<Ops, Comm>::Groups{&comms.tp, &comms.dp, &comms.ep, &comms.pp},
-        run.fault_hits);
+        run.fault_hits, run.visits);
     rank_.faults = &*injector_;
   }
 
@@ -114,6 +116,7 @@ class RankProgram {
   void context(const Batch& context, const Batch& step, RankObserver<Ops, Comm>* observer) {
     rank_.taps = observer != nullptr ? observer->context_taps() : nullptr;
     if constexpr (requires { ops_.enter_step(0); }) ops_.enter_step(-1);
+    if (injector_) injector_->enter_context(context.num_tokens());
     const T hidden = forward(rank_, protocol_, weights_, run_.config, shapes_, state_, context);
     if (run_.draft_steps == 0 || !stage().is_last()) return;
     const SampleRows last = sample_rows(context);

@@ -20,15 +20,6 @@
 namespace tokenview {
 namespace {
 
-constexpr std::pair<const char*, bool ParallelPlan::*> plan_flags[] = {
-    {"shared_expert_whole", &ParallelPlan::shared_expert_whole},
-    {"dense_whole", &ParallelPlan::dense_whole},
-    {"fc_whole", &ParallelPlan::fc_whole},
-    {"masks_pads", &ParallelPlan::masks_pads},
-    {"slices_mask", &ParallelPlan::slices_mask},
-    {"mtp_scatters", &ParallelPlan::mtp_scatters},
-    {"sequence_parallel_moe", &ParallelPlan::sequence_parallel_moe}};
-
 std::string lower(std::string text) {
   std::ranges::transform(text, text.begin(), [](unsigned char c) { return char(std::tolower(c)); });
   return text;
@@ -136,7 +127,7 @@ void read_variant(JsonSection& section, ScenarioVariant& variant, std::int64_t d
     refuse_unread(placed);
   });
   if (auto plan = section.section("plan")) {
-    for (const auto& [flag, member] : plan_flags)
+    for (const std::string& flag : plan_flag_names())
       if (plan->has(flag)) variant.plan[flag] = plan->boolean(flag, false);
     refuse_unread(*plan);
   }
@@ -165,12 +156,6 @@ std::vector<std::string> check_names() {
   std::vector<std::string> names;
   for (const FindingKind kind : finding_kinds) names.push_back(to_string(kind));
   for (const char* more : {"collective", "shape", "cost"}) names.push_back(more);
-  return names;
-}
-
-std::vector<std::string> plan_flag_names() {
-  std::vector<std::string> names;
-  for (const auto& [flag, member] : plan_flags) names.emplace_back(flag);
   return names;
 }
 
@@ -302,9 +287,7 @@ ParallelRun run_of(const Scenario& s, const ScenarioVariant& variant, const Mode
   run.plan.dispatch = s.dispatch;
   run.plan.aux_layers = s.aux_layers;
   run.plan.placed = variant.weights;
-  for (const auto& [flag, member] : plan_flags)
-    if (const auto given = variant.plan.find(flag); given != variant.plan.end())
-      run.plan.*member = given->second;
+  for (const auto& [flag, value] : variant.plan) plan_flag(run.plan, flag) = value;
   run.draft_steps = std::size_t(s.draft_steps);
   run.target_runs = s.target_runs;
   run.runner = s.runner;

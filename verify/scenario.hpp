@@ -70,9 +70,8 @@ struct Scenario {
   std::vector<BlindSpot> blind;
 };
 
-/// The checks that a scenario may expect, and the flags of the plan that it may set.
+/// The checks that a scenario may expect.
 std::vector<std::string> check_names();
-std::vector<std::string> plan_flag_names();
 
 /// Throws FileError or ConfigError with file, key and what was expected.
 Scenario read_scenario(const std::string& path);

@@ -65,6 +65,7 @@ Json fault() {
                      {"dp", integer(-1)},
                      {"pp", integer(-1)},
                      {"occurrence", integer(0)},
+                     {"nth", integer(0)},
                      {"step", integer(-1)},
                      {"draft", integer(-2)},
                      {"least", integer(0)},

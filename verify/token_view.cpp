@@ -312,6 +312,10 @@ std::string to_string(const ColumnBlock& columns) {
   return text(columns.begin, is_one ? "" : text('-', columns.end - 1), '/', columns.of);
 }
 
+bool same_view(const TokenView& a, const TokenView& b) {
+  return same_rows(a.rows, b.rows) && a.sum == b.sum && a.columns == b.columns;
+}
+
 std::string to_string(const TokenView& view, std::int32_t step) {
   std::string out = to_string(view.rows, step);
   if (!view.columns.all()) out += " columns " + to_string(view.columns);

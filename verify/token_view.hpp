@@ -178,6 +178,9 @@ struct TokenView {
   bool operator==(const TokenView&) const = default;
 };
 
+/// Equal but for what their pads hold.
+bool same_view(const TokenView& a, const TokenView& b);
+
 /// `0-9`, `6-8 partial 1/4`, `0-9 columns 1/4`.
 std::string to_string(const TokenView& view, std::int32_t step = 0);
 

@@ -21,29 +21,39 @@ class NoWeights final : public WeightSource {
 /// Collects the views of one rank by name, in program order.
 class ViewRecorder final : public RankObserver<ViewOps> {
  public:
-  std::vector<std::pair<std::string, ViewOps::Tensor>> views;
+  struct Recorded {
+    std::string name;
+    ViewOps::Tensor tensor;
+    std::int64_t order;
+  };
+  std::vector<Recorded> views;
+
+  explicit ViewRecorder(const ViewOps& ops) : ops_(ops) {}
 
   void tensor(const ModulePath& module, const char* leaf, ViewOps::Tensor& value) override {
-    views.emplace_back(pass_ + module.str(leaf), value);
+    record(pass_ + module.str(leaf), value);
   }
   void routing(const ModulePath& module, ViewOps::Routing& value) override {
     ViewOps::Tensor rows;
     rows.rows = value.rows;
     rows.width = value.experts_per_token;
-    views.emplace_back(pass_ + module.str("weights"), rows);
-    views.emplace_back(pass_ + module.str("ids"), rows);
+    record(pass_ + module.str("weights"), rows);
+    record(pass_ + module.str("ids"), rows);
   }
-  void lm_head(const ViewOps::Tensor& logits) override {
-    views.emplace_back("target/lm_head", logits);
-  }
+  void lm_head(const ViewOps::Tensor& logits) override { record("target/lm_head", logits); }
   void before_step(std::size_t step, ViewOps::Ids&, const Batch&) override {
     pass_ = text("step", step, '/');
   }
   void after_step(std::size_t, const ViewOps::Tensor& logits) override {
-    views.emplace_back(pass_ + "logits", logits);
+    record(pass_ + "logits", logits);
   }
 
  private:
+  void record(std::string name, const ViewOps::Tensor& tensor) {
+    views.push_back({std::move(name), tensor, ops_.mark().order});
+  }
+
+  const ViewOps& ops_;
   std::string pass_ = "target/";
 };
 
@@ -92,12 +102,12 @@ ViewRunResult run_views(const ParallelRun& run, bool record_views, ViewWeights* 
   const ParallelConfig& parallel = run.plan.parallel;
   const auto world = std::size_t(parallel.world_size());
   std::vector<std::vector<Finding>> findings(world);
-  std::vector<ViewRecorder> recorders(world);
   std::vector<std::string> origins;
   std::vector<ViewOps> ops;
   for (std::size_t rank = 0; rank < world; ++rank)
     ops.emplace_back(coordinates_of(std::int64_t(rank), parallel), findings[rank],
                      record_views ? &origins : nullptr, 0, run.most_findings);
+  std::vector<ViewRecorder> recorders(ops.begin(), ops.end());
 
   ViewRunResult result;
   try {
@@ -127,11 +137,12 @@ ViewRunResult run_views(const ParallelRun& run, bool record_views, ViewWeights* 
   for (std::int64_t stage = 0; stage < parallel.pp; ++stage) {
     const ViewRecorder& first = recorders[std::size_t(stage * parallel.tp)];
     for (std::size_t i = 0; i < first.views.size(); ++i) {
-      NamedView& view = result.views.emplace_back(NamedView{first.views[i].first, stage, {}});
+      NamedView& view = result.views.emplace_back(
+          NamedView{first.views[i].name, stage, {}, first.views[i].order});
       for (std::size_t rank = 0; rank < world; ++rank)
         if (coordinates_of(std::int64_t(rank), parallel).pp == stage &&
             i < recorders[rank].views.size())
-          view.by_rank.push_back(recorders[rank].views[i].second);
+          view.by_rank.push_back(recorders[rank].views[i].tensor);
     }
   }
   return result;

@@ -16,6 +16,7 @@ struct NamedView {
   std::string name;                      // "target/model.layers.0.mlp", "step1/mtp.fc"
   std::int64_t stage = 0;                // of the pipeline
   std::vector<ViewOps::Tensor> by_rank;  // of the stage's ranks, dp x tp
+  std::int64_t order = 0;  // operations of the stage's first rank before it, as Finding::order
 };
 
 struct ViewRunResult {

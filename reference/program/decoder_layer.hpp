@@ -16,6 +16,13 @@ struct LayerState {
   std::optional<typename Ops::GdnState> gdn;
 };
 
+/// The stream where a layer begins or ends: as it is, unless a fault changes it.
+template <class R>
+void at_boundary(R& rank, const char* name, LayerStream<typename R::Tensor>& stream) {
+  if (rank.faults != nullptr) [[unlikely]]
+    rank.faults->stream(name, stream.hidden, stream.residual);
+}
+
 /// One pre-norm decoder layer in the module this rank is in. `call` says which it is.
 /// Source: transformers modeling_qwen3_next.py, Qwen3NextDecoderLayer; vllm qwen3_next.py.
 template <class R>
@@ -27,6 +34,7 @@ LayerStream<typename R::Tensor> decoder_layer(R& rank, const Protocol<R>& protoc
                                               LayerStream<typename R::Tensor> stream) {
   using T = typename R::Tensor;
   const double eps = config.rms_norm_eps;
+  at_boundary(rank, "layer_input", stream);
   call.has_residual = stream.residual.has_value();
   call.stream_sharded = stream.sharded;
 
@@ -48,6 +56,7 @@ LayerStream<typename R::Tensor> decoder_layer(R& rank, const Protocol<R>& protoc
   if (rank.taps != nullptr && protocol.boundary_is_complete())
     rank.tap(rank.ops.add(*stream.residual, stream.hidden));
   protocol.after_layer(rank, call, stream);
+  at_boundary(rank, "layer_output", stream);
   return stream;
 }
 

@@ -41,6 +41,8 @@ const char* to_string(FaultAct act) {
       return "set";
     case FaultAct::side:
       return "side";
+    case FaultAct::due:
+      return "due";
   }
   return "";
 }

@@ -5,6 +5,7 @@
 #include <deque>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -28,19 +29,28 @@ class Injector {
   };
 
   /// `module` is where the rank is; `faults` outlive this. `hits` counts, a fault each, how often
-  /// one met its place.
+  /// one met its place; `visits` gets every place that the rank comes by.
   Injector(const Ops& ops, const std::vector<InjectedFault>& faults, const RankCoordinates& at,
-           const ModulePath& module, Groups groups, std::vector<std::int64_t>* hits = nullptr)
-      : ops_(ops), faults_(faults), at_(at), module_(module), groups_(groups), hits_(hits) {}
+           const ModulePath& module, Groups groups, std::vector<std::int64_t>* hits = nullptr,
+           std::vector<PlaceVisit>* visits = nullptr)
+      : ops_(ops),
+        faults_(faults),
+        at_(at),
+        module_(module),
+        groups_(groups),
+        hits_(hits),
+        visits_(visits) {}
 
-  /// Where the run is: an engine step begins, with the target; a draft pass of it begins.
+  /// Where the run is: the pass over what was computed before; an engine step begins, with the
+  /// target; a draft pass of it begins. `rows` are T of this rank.
+  void enter_context(std::int64_t rows) { tokens_ = rows; }
   void enter_step(std::int64_t step, std::int64_t rows) {
     step_ = step;
     enter_draft(-1, rows);
   }
   void enter_draft(std::int64_t draft, std::int64_t rows) {
     draft_ = draft;
-    rows_ = rows;
+    rows_ = tokens_ = rows;
     ++pass_;
   }
 
@@ -52,19 +62,21 @@ class Injector {
     Comm* over = &comm;
     std::vector<std::int64_t> sizes;
     std::vector<const InjectedFault*> later;
-    bool is_repeated = false;
+    int calls = 1;
+    visit(PlaceKind::collective, op, group, ops_.extent(operand, Axis::cols));
     for (const InjectedFault* fault : matching(op, group)) {
       switch (fault->act) {
         case FaultAct::leave:
           throw RankLeaves{};
         case FaultAct::drop:
-          move.op = {};
+          calls = std::max(calls - 1, 0);
           break;
         case FaultAct::repeat:
-          is_repeated = true;
+          ++calls;
           break;
         case FaultAct::replace:
           move.op = fault->with;
+          calls = std::max(calls, 1);
           break;
         case FaultAct::before:
           x = other(fault->with, comm, x);
@@ -86,8 +98,9 @@ class Injector {
           later.push_back(fault);
       }
     }
-    X y = move.op.empty() ? x : carry_out<Ops>(*over, move, x);
-    if (is_repeated) y = carry_out<Ops>(*over, move, y);
+    if (visits_ != nullptr && calls > 0) visits_->back().done = move.op;
+    X y = x;
+    for (int call = 0; call < calls; ++call) y = carry_out<Ops>(*over, move, y);
     for (const InjectedFault* fault : later) y = changed(*fault, op, comm, move, std::move(y));
     return y;
   }
@@ -96,17 +109,18 @@ class Injector {
   template <class X, class Make>
   X local(const char* op, const X& operand, std::int64_t n, Make make) {
     X x = operand;
-    bool is_dropped = false, is_repeated = false;
+    int times = 1;
     std::vector<const InjectedFault*> later;
+    visit(PlaceKind::local, op, "", ops_.extent(operand, Axis::cols));
     for (const InjectedFault* fault : matching(op, "")) {
       switch (fault->act) {
         case FaultAct::leave:
           throw RankLeaves{};
         case FaultAct::drop:
-          is_dropped = true;
+          times = std::max(times - 1, 0);
           break;
         case FaultAct::repeat:
-          is_repeated = true;
+          ++times;
           break;
         case FaultAct::before:
           x = other(fault->with, *groups_.tp, x);
@@ -119,8 +133,8 @@ class Injector {
       }
     }
     const std::int64_t before = ops_.extent(x, Axis::rows);
-    X y = is_dropped ? x : make(x, n);
-    if (is_repeated) y = make(y, n);
+    X y = x;
+    for (int time = 0; time < times; ++time) y = make(y, n);
     for (const InjectedFault* fault : later) {
       const std::int64_t p = groups_.tp->size(), shard = (before + p - 1) / p;
       const std::int64_t first_pad =
@@ -139,6 +153,10 @@ class Injector {
   /// A named value on its way past.
   template <class X>
   X value(const std::string& name, X x) {
+    if constexpr (requires { ops_.extent(x, Axis::cols); })
+      visit(PlaceKind::value, name, "", ops_.extent(x, Axis::cols));
+    else
+      visit(PlaceKind::value, name);
     for (const InjectedFault* fault : matching(name, "")) {
       if (fault->act == FaultAct::leave) throw RankLeaves{};
       if constexpr (requires { ops_.take_rows(x, {}); })
@@ -149,14 +167,38 @@ class Injector {
     return x;
   }
 
+  /// What travels between layers, on its way past. A gather takes both in one, of their joined
+  /// width.
+  template <class X>
+  void stream(const std::string& name, X& hidden, std::optional<X>& residual) {
+    visit(PlaceKind::stream, name, "", ops_.extent(hidden, Axis::cols));
+    for (const InjectedFault* fault : matching(name, "")) {
+      if (fault->act == FaultAct::leave) throw RankLeaves{};
+      if (residual && (fault->act == FaultAct::before || fault->act == FaultAct::after)) {
+        const std::int64_t width = ops_.extent(hidden, Axis::cols);
+        const X both = other(fault->with, *groups_.tp, ops_.concat_features(hidden, *residual));
+        hidden = ops_.slice(both, Axis::cols, 0, width);
+        residual = ops_.slice(both, Axis::cols, width, 2 * width);
+        continue;
+      }
+      hidden = changed(*fault, name, *groups_.tp, {}, std::move(hidden));
+      if (residual) residual = changed(*fault, name, *groups_.tp, {}, std::move(*residual));
+    }
+  }
+
   /// A decision of the program; a count that it works with.
-  bool gate(const char* name, bool otherwise) { return number(name, otherwise) != 0; }
-  std::int64_t number(const char* name, std::int64_t otherwise) {
+  bool gate(const char* name, bool otherwise) {
+    return number(name, otherwise, PlaceKind::gate) != 0;
+  }
+  std::int64_t number(const char* name, std::int64_t otherwise,
+                      PlaceKind kind = PlaceKind::number) {
     for (const InjectedFault* fault : matching(name, "")) {
       if (fault->act == FaultAct::leave) throw RankLeaves{};
       if (fault->act == FaultAct::set) otherwise = fault->number;
       if (fault->act == FaultAct::count) otherwise += fault->number;
     }
+    visit(kind, name);
+    if (visits_ != nullptr) visits_->back().number = otherwise;
     return otherwise;
   }
 
@@ -166,6 +208,7 @@ class Injector {
   /// slot 0), `slots unguarded` (pads write to slot -1), `no row counts`, `local row counts` (those
   /// of this rank for all), `row counts` (`numbers`), `tokens` (`number` rows more).
   const Batch& batch(const Batch& seen) {
+    visit(PlaceKind::side, "batch");
     const auto faults = matching("batch", "");
     if (faults.empty()) return seen;
     Batch& changed_batch = batches_.emplace_back(seen);
@@ -174,6 +217,22 @@ class Injector {
   }
 
  private:
+  void visit(PlaceKind kind, const std::string& op, const char* group = "",
+             std::int64_t columns = 0) {
+    if (visits_ == nullptr) return;
+    PlaceVisit& visit = visits_->emplace_back();
+    visit.kind = kind;
+    visit.rank = at_.world;
+    visit.module = module_.str();
+    visit.op = op;
+    visit.group = group;
+    visit.nth = nth_time(visits_seen_, text(visit.module, ' ', op, ' ', group));
+    visit.columns = columns;
+    visit.step = pass_ == 0 ? -1 : step_;
+    visit.draft = draft_;
+    if constexpr (requires { ops_.mark().order; }) visit.order = ops_.mark().order;
+  }
+
   std::vector<const InjectedFault*> matching(const std::string& op, const std::string& group) {
     std::vector<const InjectedFault*> found;
     std::string path;
@@ -193,11 +252,24 @@ class Injector {
         has_path = true;
       }
       if (!fits(fault.at, path)) continue;
+      if (fault.nth > 0 && nth_time(places_seen_, text(i, ' ', path)) != fault.nth) continue;
       if (fault.occurrence > 0 && ++seen_[i] != fault.occurrence) continue;
       if (hits_ != nullptr) ++(*hits_)[i];
-      found.push_back(&fault);
+      if (fault.act == FaultAct::due)
+        found.clear();
+      else
+        found.push_back(&fault);
     }
     return found;
+  }
+
+  /// Last pass, and how often in it, by place.
+  using Times = std::map<std::string, std::pair<std::int64_t, std::int64_t>>;
+  std::int64_t nth_time(Times& times, const std::string& place) {
+    auto& [pass, count] = times[place];
+    if (pass != pass_) count = 0;
+    pass = pass_;
+    return ++count;
   }
 
   Comm* group_named(const std::string& name) {
@@ -214,6 +286,14 @@ class Injector {
     return ops_.pad_rows(x, rows - now);
   }
 
+  /// The first T rows, where there are more.
+  template <class X>
+  X trimmed(const X& x) {
+    if (ops_.extent(x, Axis::rows) <= tokens_) return x;
+    if constexpr (requires { ops_.trim(x, tokens_); }) return ops_.trim(x, tokens_);
+    return ops_.slice(x, Axis::rows, 0, tokens_);
+  }
+
   /// An operation by name, on full rows or over `comm`: what `before` and `after` add.
   template <class X>
   X other(const std::string& op, Comm& comm, const X& x) {
@@ -224,7 +304,13 @@ class Injector {
       return ops_.slice(padded, Axis::rows, comm.rank() * shard, (comm.rank() + 1) * shard);
     }
     if (op == "prefix") return ops_.slice(x, Axis::rows, 0, (rows + p - 1) / p);
-    if constexpr (Movable<Ops, X>) return carry_out<Ops>(comm, {.op = op}, x);
+    if (op == "trim") return trimmed(x);
+    if constexpr (Movable<Ops, X>) {
+      if (op == "gather") return trimmed(carry_out<Ops>(comm, {.op = "all_gather"}, x));
+      if (op == "scatter")
+        return carry_out<Ops>(comm, {.op = "reduce_scatter"}, ops_.pad_rows(x, (p - rows % p) % p));
+      return carry_out<Ops>(comm, {.op = op}, x);
+    }
     return x;
   }
 
@@ -284,10 +370,8 @@ class Injector {
         return x;
       case FaultAct::stale: {
         const std::string place = module_.str(op.c_str());
-        auto& [pass, times] = visits_[place];  // a pass may come by more than once
-        if (pass != pass_) times = 0;
-        pass = pass_;
-        std::any& kept = kept_[text(place, ' ', times++)];
+        // A pass may come by more than once.
+        std::any& kept = kept_[text(place, ' ', nth_time(stale_seen_, place))];
         const auto* old = std::any_cast<X>(&kept);
         if (old == nullptr) {
           kept = x;
@@ -378,11 +462,12 @@ class Injector {
   const ModulePath& module_;
   Groups groups_;
   std::vector<std::int64_t>* hits_;
-  std::int64_t step_ = 0, draft_ = -1, rows_ = 0, pass_ = 0;
+  std::vector<PlaceVisit>* visits_;
+  std::int64_t step_ = 0, draft_ = -1, rows_ = 0, tokens_ = 0, pass_ = 0;
   std::map<std::size_t, std::int64_t> seen_;
   std::map<std::string, std::any> kept_;
-  std::map<std::string, std::pair<std::int64_t, std::int64_t>> visits_;  // last pass, times in it
-  std::deque<Batch> batches_;                                            // handed out by reference
+  Times places_seen_, stale_seen_, visits_seen_;
+  std::deque<Batch> batches_;  // handed out by reference
 };
 
 }  // namespace tokenview

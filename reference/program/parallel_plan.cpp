@@ -65,7 +65,30 @@ auto value_in(const Table& table, std::string_view what, std::string_view asked)
       text(what, " \"", shown, "\": expected one of ", joined(names), suggestion(shown, names)));
 }
 
+constexpr std::pair<const char*, bool ParallelPlan::*> plan_flags[] = {
+    {"shared_expert_whole", &ParallelPlan::shared_expert_whole},
+    {"dense_whole", &ParallelPlan::dense_whole},
+    {"fc_whole", &ParallelPlan::fc_whole},
+    {"masks_pads", &ParallelPlan::masks_pads},
+    {"slices_mask", &ParallelPlan::slices_mask},
+    {"mtp_scatters", &ParallelPlan::mtp_scatters},
+    {"sequence_parallel_moe", &ParallelPlan::sequence_parallel_moe}};
+
 }  // namespace
+
+std::vector<std::string> plan_flag_names() {
+  std::vector<std::string> names;
+  for (const auto& [flag, member] : plan_flags) names.emplace_back(flag);
+  return names;
+}
+
+bool& plan_flag(ParallelPlan& plan, std::string_view name) {
+  for (const auto& [flag, member] : plan_flags)
+    if (name == flag) return plan.*member;
+  const std::vector<std::string> names = plan_flag_names();
+  throw UsageError(text("plan: no flag \"", name, "\": expected one of ", joined(names),
+                        suggestion(std::string(name), names)));
+}
 
 const char* to_string(ProtocolId id) { return name_in(protocol_names, id); }
 

@@ -82,6 +82,12 @@ struct ParallelPlan {
   bool operator==(const ParallelPlan&) const = default;
 };
 
+/// The flags of a plan that scenarios and repairs set by name: "shared_expert_whole", ...
+std::vector<std::string> plan_flag_names();
+
+/// A flag by one of those names. Throws UsageError with the nearest.
+bool& plan_flag(ParallelPlan& plan, std::string_view name);
+
 /// The plan of `protocol` for a model on these ranks, where its gate is open: without tensor or
 /// expert parallelism every protocol is S; pipelines, and under D models that mix dense and sparse
 /// layers, fall back to A. The MTP layer follows the rule for index 0 of its own stack, in the
