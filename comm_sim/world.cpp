@@ -124,9 +124,18 @@ void Group::count(std::size_t place) {
   Arrival& arrival = arrivals_[place];
   const Traffic sent = ring_traffic(*calls_[place], std::int64_t(place), size());
   arrival.traffic += sent;
-  if (world_.log_ != nullptr && members_[place] == 0)
-    world_.log_->push_back({to_string(calls_[place]->op), name_,
-                            arrival.module == nullptr ? "" : arrival.module->str(), sent.elements});
+  const CollectiveCall& call = *calls_[place];
+  const auto record = [&](std::vector<std::int64_t> ranks) {
+    return CollectiveRecord{to_string(call.op), name_,
+                            arrival.module == nullptr ? "" : arrival.module->str(), sent.elements,
+                            std::move(ranks)};
+  };
+  if (world_.log_ != nullptr && members_[place] == 0) world_.log_->push_back(record({}));
+  if (world_.group_log_ == nullptr) return;
+  if (call.op == CollectiveOp::send)
+    world_.group_log_->push_back(record({members_[place], members_[std::size_t(call.peer)]}));
+  else if (call.op != CollectiveOp::recv && place == 0)
+    world_.group_log_->push_back(record(members_));
 }
 
 void World::wait(std::int64_t rank) {

@@ -18,6 +18,7 @@ namespace tokenview {
 struct CollectiveRecord {
   std::string op, group, module;
   double elements = 0;  // sent by this rank on a ring, whatever the simulator itself copies
+  std::vector<std::int64_t> ranks = {};  // of the world, that take part; see record_groups()
 };
 
 class World;
@@ -93,6 +94,10 @@ class World {
   /// Appends every collective of world rank 0 to `log` from here on.
   void record(std::vector<CollectiveRecord>* log) { log_ = log; }
 
+  /// Appends every collective of every group to `log` from here on, once each, as the first rank of
+  /// the group sent it; of a send and its receive the send.
+  void record_groups(std::vector<CollectiveRecord>* log) { group_log_ = log; }
+
   /// What `rank` has sent in all its groups so far.
   Traffic traffic(std::int64_t rank) const;
 
@@ -111,6 +116,7 @@ class World {
   std::vector<std::int64_t> runnable_;
   std::vector<Group*> groups_;
   std::vector<CollectiveRecord>* log_ = nullptr;
+  std::vector<CollectiveRecord>* group_log_ = nullptr;
   std::exception_ptr first_error_;
   bool unwinding_ = false;
 };

@@ -112,10 +112,10 @@ struct Checked {
 };
 
 /// Checks the configurations of `share`; `tell_case` is told of each, `tell_file` of each file that
-/// has some.
-template <class TellCase, class TellFile>
+/// has some, `tell_error` of each file that cannot be read.
+template <class TellCase, class TellFile, class TellError>
 Checked check_part(const MatrixArguments& arguments, const Executor& executor, const Share& share,
-                   TellCase tell_case, TellFile tell_file) {
+                   TellCase tell_case, TellFile tell_file, TellError tell_error) {
   const bool is_simulated = executor.device == Device::cpu && executor.comm == CommKind::sim;
   std::int64_t other_world = 0;
   Progress progress;
@@ -128,6 +128,7 @@ Checked check_part(const MatrixArguments& arguments, const Executor& executor, c
     } catch (const Error& error) {  // the others are still checked
       std::cout.flush();
       print_error(error.what());
+      tell_error(path, error.what());
       checked.exit = Exit::usage;
       continue;
     }
@@ -170,10 +171,14 @@ Checked check_part(const MatrixArguments& arguments, const Executor& executor, c
   return checked;
 }
 
-ReportRecord summary_record(const Agreement& all, std::int64_t refused, double seconds) {
+ReportRecord summary_record(const Agreement& all, std::int64_t refused, double seconds, Exit exit) {
   ReportRecord summary{.kind = "summary"};
-  summary.verdict = all.unexpected == 0 ? "match" : "difference";
-  summary.more = {{"configurations", all.count()},
+  summary.verdict = exit == Exit::usage   ? "error"
+                    : all.count() == 0    ? "nothing compared"
+                    : all.unexpected == 0 ? "match"
+                                          : "difference";
+  summary.more = {{"verb", "check --matrix"},
+                  {"configurations", all.count()},
                   {"clean_match", all.clean_match},
                   {"clean_differ", all.clean_differ},
                   {"finding_match", all.finding_match},
@@ -186,11 +191,12 @@ ReportRecord summary_record(const Agreement& all, std::int64_t refused, double s
 }
 
 ReportRecord part_record(const Checked& checked, const Share& share) {
-  ReportRecord summary = summary_record(checked.all, checked.refused, checked.seconds);
+  ReportRecord summary =
+      summary_record(checked.all, checked.refused, checked.seconds, checked.exit);
   summary.more.emplace_back("other_ranks", checked.other_ranks);
   summary.more.emplace_back("uploads", checked.uploads);
   if (share.count > 1) {
-    add_share(summary, share, "check --matrix", checked.all.count(), checked.selected);
+    add_share(summary, share, checked.all.count(), checked.selected);
     summary.more.emplace_back("exit", std::int64_t(checked.exit));
   }
   return summary;
@@ -241,10 +247,9 @@ Exit report_parts(const MatrixArguments& arguments, const std::vector<Part>& par
                   << word_in(record, "case") << ": " << word_in(record, "detail") << '\n';
   const Exit exit =
       largest_of(parts, "exit") > 0 ? Exit::usage : Exit::match;  // a file that cannot be read
+  if (records) std::cout << json_line(summary_record(all, refused, seconds, exit)) << '\n';
   if (all.count() == 0) return more_important(exit, nothing_compared(arguments, {}));
-  if (records)
-    std::cout << json_line(summary_record(all, refused, seconds)) << '\n';
-  else
+  if (!records)
     print_summary(all, refused, 0, text(" in ", plural(std::int64_t(parts.size()), "part")),
                   seconds);
   return more_important(exit, all.unexpected == 0 ? Exit::match : Exit::difference);
@@ -266,7 +271,10 @@ Exit run_matrix_check(const MatrixArguments& arguments) {
           const Checked checked = check_part(
               arguments, executor, share,
               [&](const MatrixResult& r) { lines.push_back(json_line(record_of(r))); },
-              [](const std::string&, const Agreement&) {});
+              [](const std::string&, const Agreement&) {},
+              [&](const std::string& path, const std::string& problem) {
+                lines.push_back(json_line(error_record(path, problem)));
+              });
           lines.push_back(json_line(part_record(checked, share)));
           return lines;
         }));
@@ -290,12 +298,14 @@ Exit run_matrix_check(const MatrixArguments& arguments) {
                             : text(", worst ", of_file.worst.metric, ' ', of_file.worst.observed,
                                    " of ", of_file.worst.allowed, " at ", of_file.worst_place))
                     << '\n';
+      },
+      [&](const std::string& path, const std::string& problem) {
+        if (records) std::cout << json_line(error_record(path, problem)) << '\n';
       });
+  if (records) std::cout << json_line(part_record(checked, share)) << '\n';
   if (checked.all.count() == 0 && (share.count == 1 || checked.selected == 0))
     return more_important(checked.exit, nothing_compared(arguments, checked.known_cases));
-  if (records) {
-    std::cout << json_line(part_record(checked, share)) << '\n';
-  } else {
+  if (!records) {
     if (checked.other_ranks > 0)
       std::cout << plural(checked.other_ranks, "configuration")
                 << " left out: of another number of ranks than there are\n";

@@ -83,6 +83,16 @@ std::unique_ptr<WeightSource> weights_of(const std::string& model, const ModelCo
   return std::make_unique<SeededWeights>(config, 1);
 }
 
+/// "qwen3.5-moe B tp=4 dp=1 ep requests 10, 1 draft step": what tells two runs apart.
+std::string configuration_in_words(const RunArguments& arguments, const ParallelPlan& plan) {
+  std::string words = text(arguments.model, ' ', to_string(plan.protocol), ' ',
+                           in_words(arguments.parallel), " requests ", arguments.requests);
+  if (arguments.draft_steps > 0) words += ", " + plural(arguments.draft_steps, "draft step");
+  if (arguments.engine) words += ", " + *arguments.engine;
+  for (const std::string& fault : arguments.faults) words += ", fault " + fault;
+  return words;
+}
+
 Exit run(const RunArguments& arguments) {
   const ModelConfig config = model_argument(arguments.model).reading.config;
   require_simulable(config, arguments.parallel, arguments.draft_steps);
@@ -153,7 +163,7 @@ Exit run(const RunArguments& arguments) {
   const bool nothing_compared = result.clean() && matches && numbers && numbers->values == 0;
 
   if (arguments.format == OutputFormat::jsonl) {
-    for (const NamedView& view : result.views) std::cout << json_line(view_record(view)) << '\n';
+    for (const ReportRecord& record : view_records(result)) std::cout << json_line(record) << '\n';
     for (const Finding& finding : result.findings)
       std::cout << json_line(finding_record(finding)) << '\n';
     if (numbers)
@@ -164,7 +174,16 @@ Exit run(const RunArguments& arguments) {
                       : nothing_compared ? "nothing compared"
                       : matches          ? "match"
                                          : "difference";
-    summary.more = {{"protocol", std::string(to_string(plan.protocol))},
+    summary.case_name = configuration_in_words(arguments, plan);
+    summary.more = {{"verb", "run"},
+                    {"model", arguments.model},
+                    {"protocol", std::string(to_string(plan.protocol))},
+                    {"tp", arguments.parallel.tp},
+                    {"dp", arguments.parallel.dp},
+                    {"pp", arguments.parallel.pp},
+                    {"expert_parallel", arguments.parallel.enable_expert_parallel},
+                    {"requests", arguments.requests},
+                    {"draft_steps", arguments.draft_steps},
                     {"findings", std::int64_t(result.findings.size())},
                     {"detail", result.error}};
     if (numbers) {
@@ -176,11 +195,8 @@ Exit run(const RunArguments& arguments) {
     }
     std::cout << json_line(summary) << '\n';
   } else {
-    std::cout << "protocol " << to_string(plan.protocol) << ", tp=" << arguments.parallel.tp
-              << " dp=" << arguments.parallel.dp
-              << (arguments.parallel.pp > 1 ? text(" pp=", arguments.parallel.pp) : "")
-              << (arguments.parallel.enable_expert_parallel ? " ep" : "") << ", requests "
-              << arguments.requests << "; rows of every rank\n";
+    std::cout << "protocol " << to_string(plan.protocol) << ", " << in_words(arguments.parallel)
+              << ", requests " << arguments.requests << "; rows of every rank\n";
     print_views(std::cout, result, use_colour());
     print_findings(std::cout, result);
     std::cout << plural(std::int64_t(result.findings.size()), "finding") << '\n';

@@ -21,6 +21,7 @@ ParallelRun unsharded(const ParallelRun& run, std::size_t dp) {
   alone.fault_hits = nullptr;
   alone.finished = {};
   alone.collectives = nullptr;
+  alone.group_calls = nullptr;
   return alone;
 }
 

@@ -18,8 +18,13 @@ std::string row_map(const NamedView& view);
 /// The first findings, one line each, and how many more there are.
 void print_findings(std::ostream& out, const ViewRunResult& result, std::size_t most = 20);
 
-/// What every rank held at a point, as a record of kind "view".
-ReportRecord view_record(const NamedView& view);
+/// "tp=4 dp=1 ep", with pp where there are stages.
+std::string in_words(const ParallelConfig& parallel);
+
+/// What every rank held at every named tensor, and the collectives between them, in program order:
+/// records of the kinds "view" and "collective". `case_name`: of several configurations.
+std::vector<ReportRecord> view_records(const ViewRunResult& result,
+                                       const std::optional<std::string>& case_name = {});
 
 /// A finding as a record of kind "finding".
 ReportRecord finding_record(const Finding& finding);

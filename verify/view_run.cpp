@@ -2,6 +2,7 @@
 #include "verify/view_run.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <tuple>
 
 #include "reference/program/error.hpp"
@@ -21,31 +22,68 @@ class NoWeights final : public WeightSource {
 /// Collects the views of one rank by name, in program order.
 class ViewRecorder final : public RankObserver<ViewOps> {
  public:
+  /// `calls`: of all groups, as they come.
+  explicit ViewRecorder(const std::vector<CollectiveRecord>& calls) : calls_(&calls) {}
+
   std::vector<std::pair<std::string, ViewOps::Tensor>> views;
 
+  /// How many tensors this rank had named when call `index` came; nothing: it is of an earlier
+  /// step.
+  std::optional<std::size_t> views_before(std::size_t index) const {
+    if (index < first_call_) return std::nullopt;
+    return std::size_t(std::ranges::upper_bound(calls_before_, index) - calls_before_.begin());
+  }
+
+  void starts() override { first_call_ = calls_->size(); }
   void tensor(const ModulePath& module, const char* leaf, ViewOps::Tensor& value) override {
-    views.emplace_back(pass_ + module.str(leaf), value);
+    add(pass_ + module.str(leaf), value);
   }
   void routing(const ModulePath& module, ViewOps::Routing& value) override {
     ViewOps::Tensor rows;
     rows.rows = value.rows;
     rows.width = value.experts_per_token;
-    views.emplace_back(pass_ + module.str("weights"), rows);
-    views.emplace_back(pass_ + module.str("ids"), rows);
+    add(pass_ + module.str("weights"), rows);
+    add(pass_ + module.str("ids"), rows);
   }
-  void lm_head(const ViewOps::Tensor& logits) override {
-    views.emplace_back("target/lm_head", logits);
-  }
+  void lm_head(const ViewOps::Tensor& logits) override { add("target/lm_head", logits); }
   void before_step(std::size_t step, ViewOps::Ids&, const Batch&) override {
     pass_ = text("step", step, '/');
   }
   void after_step(std::size_t, const ViewOps::Tensor& logits) override {
-    views.emplace_back(pass_ + "logits", logits);
+    add(pass_ + "logits", logits);
   }
 
  private:
+  void add(std::string name, const ViewOps::Tensor& value) {
+    views.emplace_back(std::move(name), value);
+    calls_before_.push_back(calls_->size());
+  }
+
+  const std::vector<CollectiveRecord>* calls_;
+  std::size_t first_call_ = 0;
+  std::vector<std::size_t> calls_before_;  // [views] calls of all groups when it was named
   std::string pass_ = "target/";
 };
+
+/// Adds the calls of a stage, whose views are to be added next.
+void add_calls(const std::vector<CollectiveRecord>& calls,
+               const std::vector<ViewRecorder>& recorders, std::int64_t stage,
+               const ParallelConfig& parallel, ViewRunResult& result) {
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    const std::int64_t first = calls[i].ranks.front();
+    if (coordinates_of(first, parallel).pp != stage) continue;
+    const ViewRecorder& of_first = recorders[std::size_t(first)];
+    const auto before = of_first.views_before(i);
+    if (!before) continue;
+    std::string pass = "target";
+    if (!of_first.views.empty()) {
+      const std::string& name = of_first.views[std::min(*before, of_first.views.size() - 1)].first;
+      pass = name.substr(0, name.find('/'));
+    }
+    result.calls.push_back({calls[i], std::move(pass), stage, result.views.size() + *before});
+  }
+  std::ranges::stable_sort(result.calls, {}, &NamedCall::before);
+}
 
 }  // namespace
 
@@ -88,11 +126,14 @@ const ModelWeights<ViewOps::Weight>& ViewWeights::of(const ParallelPlan& plan,
   return found != loaded_.end() ? found->second : loaded_.emplace(key, load()).first->second;
 }
 
-ViewRunResult run_views(const ParallelRun& run, bool record_views, ViewWeights* weights) {
-  const ParallelConfig& parallel = run.plan.parallel;
+ViewRunResult run_views(const ParallelRun& asked, bool record_views, ViewWeights* weights) {
+  const ParallelConfig& parallel = asked.plan.parallel;
+  std::vector<CollectiveRecord> calls;
+  ParallelRun run = asked;
+  if (record_views) run.group_calls = &calls;
   const auto world = std::size_t(parallel.world_size());
   std::vector<std::vector<Finding>> findings(world);
-  std::vector<ViewRecorder> recorders(world);
+  std::vector<ViewRecorder> recorders(world, ViewRecorder(calls));
   std::vector<std::string> origins;
   std::vector<ViewOps> ops;
   for (std::size_t rank = 0; rank < world; ++rank)
@@ -125,6 +166,7 @@ ViewRunResult run_views(const ParallelRun& run, bool record_views, ViewWeights* 
   });
   // Stages of a pipeline name other tensors: each stage's own ranks side by side.
   for (std::int64_t stage = 0; stage < parallel.pp; ++stage) {
+    add_calls(calls, recorders, stage, parallel, result);
     const ViewRecorder& first = recorders[std::size_t(stage * parallel.tp)];
     for (std::size_t i = 0; i < first.views.size(); ++i) {
       NamedView& view = result.views.emplace_back(NamedView{first.views[i].first, stage, {}});
