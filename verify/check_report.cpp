@@ -170,6 +170,8 @@ class JsonlReport final : public CheckReport {
                                            {"failed", failed}});
     if (result.float64) record.more.emplace_back("float64", *result.float64);
     if (file.bfloat16) record.more.emplace_back("outside_one_step", result.outside_one_step);
+    if (!result.row_ratios.empty())
+      record.more.emplace_back("row_ratios", rounded(result.row_ratios));
     if (!result.detail.empty()) record.more.emplace_back("detail", result.detail);
     write(record);
   }

@@ -91,6 +91,37 @@ ReportRecord record_of(const MatrixResult& r) {
   return record;
 }
 
+/// What the record of a configuration is the sum of: what the ranks held, findings, and taps.
+std::vector<ReportRecord> detail_records(const MatrixResult& r) {
+  std::vector<ReportRecord> records = view_records(r.views);
+  for (const Finding& finding : r.findings) records.push_back(finding_record(finding));
+  for (const MatrixTap& tap : r.compared) {
+    ReportRecord& record =
+        records.emplace_back(tap_record(tap.name, tap.dp, tap.failed, tap.row_ratios));
+    record.more.emplace_back("values", tap.values);
+    if (tap.worst.allowed > 0) {
+      record.observed = tap.worst.observed;
+      record.allowed = tap.worst.allowed;
+      record.more.emplace_back("metric", tap.worst.metric);
+    }
+    if (!tap.problem.empty()) record.more.emplace_back("detail", tap.problem);
+  }
+  for (ReportRecord& record : records) {
+    record.file = r.entry.file;
+    record.case_name = r.entry.name();
+  }
+  return records;
+}
+
+/// The lines of a configuration in JSON Lines.
+std::vector<std::string> lines_of(const MatrixResult& r) {
+  std::vector<std::string> lines;
+  if (r.entry.keeps_details)
+    for (const ReportRecord& record : detail_records(r)) lines.push_back(json_line(record));
+  lines.push_back(json_line(record_of(r)));
+  return lines;
+}
+
 bool selected(const MatrixArguments& arguments, const MatrixEntry& entry) {
   const auto among = [](const auto& wanted, const auto& value) {
     return wanted.empty() || std::ranges::find(wanted, value) != wanted.end();
@@ -150,6 +181,8 @@ Checked check_part(const MatrixArguments& arguments, const Executor& executor, c
       return true;
     }));
     if (entries.empty()) continue;
+    for (MatrixEntry& entry : entries)
+      entry.keeps_details = arguments.verbosity > 0 && arguments.format == OutputFormat::jsonl;
     Agreement of_file;
     const auto take = [&](const MatrixResult& result) {
       throw_if_interrupted();
@@ -242,6 +275,8 @@ Exit report_parts(const MatrixArguments& arguments, const std::vector<Part>& par
     for (const nlohmann::json& record : part.cases)
       if (records)
         std::cout << record.dump() << '\n';
+      else if (word_in(record, "kind") != "case")
+        continue;
       else if (arguments.verbosity > 0 || word_in(record, "verdict") != "match")
         std::cout << (word_in(record, "verdict") == "match" ? "ok    " : "FAIL  ")
                   << word_in(record, "case") << ": " << word_in(record, "detail") << '\n';
@@ -265,26 +300,28 @@ Exit run_matrix_check(const MatrixArguments& arguments) {
   // Processes that are the ranks of one run do not share the work.
   const Share share = executor.comm == CommKind::sim ? share_of(arguments.shard) : Share();
   if (share.is_mpirun && share.count > 1)
-    return report_parts(
-        arguments, gathered_parts("check --matrix", share, [&] {
-          std::vector<std::string> lines;
-          const Checked checked = check_part(
-              arguments, executor, share,
-              [&](const MatrixResult& r) { lines.push_back(json_line(record_of(r))); },
-              [](const std::string&, const Agreement&) {},
-              [&](const std::string& path, const std::string& problem) {
-                lines.push_back(json_line(error_record(path, problem)));
-              });
-          lines.push_back(json_line(part_record(checked, share)));
-          return lines;
-        }));
+    return report_parts(arguments, gathered_parts("check --matrix", share, [&] {
+                          std::vector<std::string> lines;
+                          const Checked checked = check_part(
+                              arguments, executor, share,
+                              [&](const MatrixResult& r) {
+                                for (std::string& line : lines_of(r))
+                                  lines.push_back(std::move(line));
+                              },
+                              [](const std::string&, const Agreement&) {},
+                              [&](const std::string& path, const std::string& problem) {
+                                lines.push_back(json_line(error_record(path, problem)));
+                              });
+                          lines.push_back(json_line(part_record(checked, share)));
+                          return lines;
+                        }));
 
   const bool records = arguments.format == OutputFormat::jsonl;
   const Checked checked = check_part(
       arguments, executor, share,
       [&](const MatrixResult& result) {
         if (records)
-          std::cout << json_line(record_of(result)) << '\n';
+          for (const std::string& line : lines_of(result)) std::cout << line << '\n';
         else if (arguments.verbosity > 0 || !result.as_expected())
           std::cout << in_words(result) << '\n';
       },

@@ -93,6 +93,15 @@ std::string configuration_in_words(const RunArguments& arguments, const Parallel
   return words;
 }
 
+ReportRecord record_of(const UnshardedTap& tap) {
+  ReportRecord record = tap_record(tap.name, tap.dp, tap.failed, tap.row_ratios);
+  record.observed = tap.worst;
+  record.allowed = tap.allowed;
+  record.more.insert(record.more.end(), {{"metric", "max_abs"}, {"values", tap.values}});
+  if (!tap.detail.empty()) record.more.emplace_back("detail", tap.detail);
+  return record;
+}
+
 Exit run(const RunArguments& arguments) {
   const ModelConfig config = model_argument(arguments.model).reading.config;
   require_simulable(config, arguments.parallel, arguments.draft_steps);
@@ -166,6 +175,8 @@ Exit run(const RunArguments& arguments) {
     for (const ReportRecord& record : view_records(result)) std::cout << json_line(record) << '\n';
     for (const Finding& finding : result.findings)
       std::cout << json_line(finding_record(finding)) << '\n';
+    for (const UnshardedTap& tap : numbers ? numbers->compared : std::vector<UnshardedTap>())
+      std::cout << json_line(record_of(tap)) << '\n';
     if (numbers)
       for (const Finding& finding : numbers->findings)
         std::cout << json_line(finding_record(finding)) << '\n';

@@ -19,6 +19,7 @@ struct PlacedValues {
   RankCoordinates at = {};  // of a sum the last rank that holds a summand
   bool is_sum = false;
   std::vector<std::int64_t> rows = {};  // of the rank's tensor; of a sum those of the trusted one
+  std::vector<std::int64_t> trusted_rows = {};  // the trusted tensor's, row for row
   std::int64_t columns = 0;
   std::vector<double> found = {}, trusted = {};  // [rows, columns]
 };
@@ -37,6 +38,10 @@ struct PlacedTap {
   };
   std::vector<Stranger> strangers;  // token rows that the trusted tensor has not
 };
+
+/// Raises ratios[r], [trusted rows], to max|found - trusted| / allowed of the rows that belong to
+/// the trusted row r.
+void raise_row_ratios(std::vector<double>& ratios, const PlacedValues& values, double allowed);
 
 /// Puts each rank's rows where its view says that they belong, its columns likewise, and adds up
 /// what is partial where every tensor-parallel rank has a summand (where not, the views say what is

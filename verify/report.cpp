@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "verify/report.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -109,6 +112,12 @@ const T* held(const ReportRecord& record, const std::string& key) {
 
 std::string plural(std::int64_t count, const std::string& noun) {
   return std::to_string(count) + ' ' + noun + (count == 1 ? "" : "s");
+}
+
+std::vector<double> rounded(std::vector<double> numbers) {
+  for (double& number : numbers)
+    number = std::strtod(fmt::format("{:.1e}", number).c_str(), nullptr);
+  return numbers;
 }
 
 ReportRecord error_record(const std::string& file, const std::string& problem) {

@@ -30,6 +30,9 @@ struct ReportRecord {
 /// "1 tap", "3 taps"
 std::string plural(std::int64_t count, const std::string& noun);
 
+/// Each number to two significant digits, for records that have many.
+std::vector<double> rounded(std::vector<double> numbers);
+
 /// A file that cannot be read, or is not what it should be: kind "finding", verdict "error".
 ReportRecord error_record(const std::string& file, const std::string& problem);
 

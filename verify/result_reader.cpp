@@ -118,8 +118,10 @@ class Sorter {
       tap.metric = text_in(record, "metric");
       tap.verdict = record.verdict.value_or("");
       tap.detail = text_in(record, "detail");
-      tap.row_ratios = numbers_in(record, "row_ratios");
     }
+    // Data-parallel ranks have rows of their own, one rank after the other.
+    const std::vector<double> ratios = numbers_in(record, "row_ratios");
+    tap.row_ratios.insert(tap.row_ratios.end(), ratios.begin(), ratios.end());
     tap.is_compared = true;
     tap.failed = tap.failed || failed;
     if (!failed) return;
@@ -161,6 +163,7 @@ class Sorter {
                     .expected = text_in(record, "expected"),
                     .actual = text_in(record, "actual"),
                     .first_bad_row = whole_in(record, "first_bad_row", -1)};
+    if (problem.rule == "numeric" && complete(pending(record), record, problem)) return;
     problem.message =
         joined_by(" ", {problem.place, problem.operation}) +
         text(": ", problem.tensor, ": expected ", problem.expected, ", actual ", problem.actual);
@@ -170,6 +173,22 @@ class Sorter {
     if (const std::string origin = text_in(record, "origin"); !origin.empty())
       problem.message += "; rows from " + origin;
     add_problem(pending(record), record, std::move(problem));
+  }
+
+  /// Where a finding of the numbers is about a tap that failed, the tap's problem gets its values.
+  static bool complete(Pending& of, const ReportRecord& record, const Problem& finding) {
+    for (Problem& problem : of.result.problems) {
+      if (problem.rule != "difference" || problem.place != finding.place) continue;
+      if (problem.expected.empty()) {
+        problem.tensor = finding.tensor;
+        problem.expected = finding.expected;
+        problem.actual = finding.actual;
+        problem.first_bad_row = finding.first_bad_row;
+        if (record.rank) problem.ranks = {*record.rank};
+      }
+      return true;
+    }
+    return false;
   }
 
   void take_device_run(const ReportRecord& record) {

@@ -66,8 +66,7 @@ std::string in_words(const ParallelConfig& parallel) {
               parallel.enable_expert_parallel ? " ep" : "");
 }
 
-std::vector<ReportRecord> view_records(const ViewRunResult& result,
-                                       const std::optional<std::string>& case_name) {
+std::vector<ReportRecord> view_records(const ViewRunResult& result) {
   std::vector<ReportRecord> records;
   auto call = result.calls.begin();
   for (std::size_t i = 0; i <= result.views.size(); ++i) {
@@ -75,7 +74,6 @@ std::vector<ReportRecord> view_records(const ViewRunResult& result,
       records.push_back(call_record(*call));
     if (i < result.views.size()) records.push_back(view_record(result.views[i]));
   }
-  for (ReportRecord& record : records) record.case_name = case_name;
   return records;
 }
 
@@ -108,6 +106,18 @@ void print_findings(std::ostream& out, const ViewRunResult& result, std::size_t 
     out << "               and "
         << plural(std::int64_t(result.findings.size() - most), "more finding") << '\n';
   if (!result.error.empty()) out << "stopped        " << result.error << '\n';
+}
+
+ReportRecord tap_record(const std::string& name, std::int64_t dp, bool failed,
+                        const std::vector<double>& row_ratios) {
+  ReportRecord record{.kind = "tap"};
+  const std::size_t slash = name.find('/');
+  record.step = name.substr(0, slash);
+  record.tap = name.substr(slash + 1);
+  record.verdict = failed ? "difference" : "match";
+  record.more = {{"dp", dp}, {"failed", failed}};
+  if (!row_ratios.empty()) record.more.emplace_back("row_ratios", rounded(row_ratios));
+  return record;
 }
 
 ReportRecord finding_record(const Finding& finding) {

@@ -22,9 +22,13 @@ void print_findings(std::ostream& out, const ViewRunResult& result, std::size_t 
 std::string in_words(const ParallelConfig& parallel);
 
 /// What every rank held at every named tensor, and the collectives between them, in program order:
-/// records of the kinds "view" and "collective". `case_name`: of several configurations.
-std::vector<ReportRecord> view_records(const ViewRunResult& result,
-                                       const std::optional<std::string>& case_name = {});
+/// records of the kinds "view" and "collective".
+std::vector<ReportRecord> view_records(const ViewRunResult& result);
+
+/// A tensor of one data-parallel rank beside the trusted one, as a record of kind "tap". `name` has
+/// its pass: "target/model.norm". Metric, observed and allowed are the caller's.
+ReportRecord tap_record(const std::string& name, std::int64_t dp, bool failed,
+                        const std::vector<double>& row_ratios);
 
 /// A finding as a record of kind "finding".
 ReportRecord finding_record(const Finding& finding);

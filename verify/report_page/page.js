@@ -3,7 +3,7 @@
 
 const main = document.getElementById("main");
 const search = { overview: "", taps: "" };
-const shown = { outcomes: new Set(), verb: "", onlyFailed: false };
+const shown = { outcomes: new Set(), verb: "", onlyFailed: false, onlyChanges: false };
 let data;           // what report_html.cpp packed
 let here = -1;      // index of the marked row in `rows`
 let rows = [];      // of the overview: [case index, <tr>]
@@ -14,16 +14,20 @@ function el(name, attributes, ...children) {
   for (const [key, value] of Object.entries(attributes || {}))
     if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
     else if (value !== false && value !== undefined && value !== null) element.setAttribute(key, value === true ? "" : value);
-  element.append(...children.flat().filter(child => child !== null && child !== undefined));
+  element.append(...children.flat(Infinity).filter(child => child !== null && child !== undefined));
   return element;
 }
 
-const number = value => value === null ? "" : typeof value === "string" ? value : value === 0 ? "0" : value.toPrecision(3);
+/// Three significant digits; small and large ones with an exponent.
+const number = value => value === null ? "" : typeof value === "string" ? value : value === 0 ? "0"
+  : Math.abs(value) < 1e-3 || Math.abs(value) >= 1e4 ? value.toExponential(2) : value.toPrecision(3);
 const ratioOf = (observed, allowed) => {
   if (observed === null || allowed === null) return null;
   const o = Number(observed === "inf" ? Infinity : observed), a = Number(allowed);
   return o === 0 ? 0 : o / a;
 };
+/// The page's content: what is null is left out.
+const show = (...parts) => main.replaceChildren(...parts.flat(Infinity).filter(part => part !== null && part !== ""));
 const plural = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
 const badge = (outcome, text) => el("span", { class: `badge ${outcome}` }, text || outcome);
 const verdictOf = one => one.outcome === "passed" && one.foretold ? "fails as foretold" : one.outcome;
@@ -64,7 +68,10 @@ function caseRow(one, index) {
 function fillRows(body, counter) {
   body.replaceChildren();
   rows = [];
-  data.cases.forEach((one, index) => {
+  const rank = one => ["failed", "error", "known", "passed"].indexOf(one.outcome);
+  const order = data.cases.map((unused, index) => index).sort((a, b) => rank(data.cases[a]) - rank(data.cases[b]) || a - b);
+  order.forEach(index => {
+    const one = data.cases[index];
     if (!matches(one)) return;
     const row = caseRow(one, index);
     rows.push([index, row]);
@@ -77,12 +84,14 @@ function fillRows(body, counter) {
 function tiles() {
   return data.runs.map(run => {
     const strip = el("div", { class: "tiles" });
+    const isOne = run.end - run.first === 1;
     for (let i = run.first; i < run.end; ++i) {
       const one = data.cases[i];
-      strip.append(el("a", { href: `#/case/${i}`, class: one.foretold && one.outcome === "passed" ? "foretold" : one.outcome, title: `${one.name}: ${verdictOf(one)}`, tabindex: -1, "aria-label": `${one.name}: ${verdictOf(one)}` }));
+      strip.append(el("a", { href: `#/case/${i}`, class: one.foretold && one.outcome === "passed" ? "foretold" : one.outcome, title: `${one.name}: ${verdictOf(one)}`, tabindex: -1, "aria-label": `${one.name}: ${verdictOf(one)}` }),
+        isOne ? el("span", { class: "quiet" }, one.name) : "");
     }
-    return el("section", {}, el("div", {}, el("strong", {}, run.verb || "unknown"), ` ${plural(run.end - run.first, "configuration")}`,
-      run.seconds === null ? "" : `, ${run.seconds.toFixed(1)} s`, el("span", { class: "quiet" }, ` ${run.source}`)), strip);
+    return el("section", { class: "run" }, el("div", {}, el("strong", {}, run.verb || "unknown"), isOne ? null : ` ${plural(run.end - run.first, "configuration")}`,
+      run.seconds === null ? null : `, ${run.seconds.toFixed(1)} s`, el("div", { class: "quiet" }, run.source)), strip);
   });
 }
 
@@ -109,11 +118,13 @@ function overview() {
     oninput: event => { search.overview = event.target.value; again(); } });
   const expired = data.baseline.expired, unseen = data.baseline.unseen;
   const news = data.cases.filter(one => one.outcome === "failed" || one.outcome === "error").length;
-  main.replaceChildren(
+  show(
     el("h1", {}, news ? `${news} of ${plural(data.cases.length, "configuration")} ${news === 1 ? "fails" : "fail"}` : `${plural(data.cases.length, "configuration")}, nothing new fails`),
     expired.length ? el("details", { open: true }, el("summary", {}, `${expired.length} expired in the baseline`), el("ul", {}, expired.map(line => el("li", {}, line)))) : null,
     unseen.length ? el("details", {}, el("summary", {}, `${unseen.length} in the baseline and no longer seen`), el("ul", {}, unseen.map(line => el("li", {}, line)))) : null,
     ...tiles(),
+    el("div", { class: "legend" }, [["passed", "passed"], ["foretold", "fails, as foretold of its protocol"], ["known", "known by the baseline"], ["failed", "fails"]]
+      .map(([style, words]) => el("span", { class: "tiles" }, el("i", { class: style }), ` ${words}`))),
     el("div", { class: "tools" }, input, filters, verbs.length > 1 ? select : null, counter),
     el("div", { class: "scroll" }, el("table", { class: "cases" },
       el("thead", {}, el("tr", {}, ["verdict", "run", "configuration"].map(t => el("th", { scope: "col" }, t)), el("th", { class: "number", scope: "col" }, "observed"),
@@ -136,6 +147,12 @@ function cell(text) {
   }));
 }
 
+/// The tensor of a problem in the table of rows, marked.
+function toFinding() {
+  const row = document.getElementById("first-finding");
+  if (row) row.scrollIntoView({ block: "center" });
+}
+
 const placeOf = tap => (data.names[tap[0]] ? `${data.names[tap[0]]}/` : "") + data.names[tap[1]];
 
 function mapSection(one) {
@@ -145,7 +162,7 @@ function mapSection(one) {
   one.problems.forEach((problem, i) => { if (problem.tap >= 0 && !marked.has(problem.tap)) marked.set(problem.tap, i); });
   const ranks = Math.max(...withViews.map(tap => data.views[tap[3]][0].length));
   const body = el("tbody");
-  let call = 0;
+  let call = 0, last = -1;  // last: the view before
   const addCalls = before => {
     for (; call < one.calls.length && one.calls[call][0] <= before; ++call) {
       const [, operation, group, members, elements, module] = one.calls[call];
@@ -158,19 +175,26 @@ function mapSection(one) {
     if (tap[3] < 0) return;
     const [held, sums, columns] = data.views[tap[3]];
     const problem = marked.get(index);
-    body.append(el("tr", { class: problem === undefined ? null : "finding", id: problem === 0 ? "first-finding" : null },
+    body.append(el("tr", { class: problem !== undefined ? "finding" : tap[3] === last ? "same" : null, id: problem === 0 ? "first-finding" : null },
       el("td", { class: "name" }, placeOf(tap), tap[2] ? ` (stage ${tap[2]})` : "", problem === undefined ? null : el("div", { class: "mark" }, problem === 0 ? "first finding" : one.problems[problem].rule)),
       held.map((map, rank) => {
         const sum = data.names[sums[rank]], column = data.names[columns[rank]];
         const notes = [sum && sum !== "complete" ? sum : "", column && column !== "all" ? `columns ${column}` : ""].filter(Boolean).join(", ");
         return el("td", {}, cell(data.names[map]), notes ? el("div", { class: "sum" }, notes) : null);
       })));
+    last = tap[3];
   });
   addCalls(Infinity);
+  const changes = el("button", { type: "button", id: "changes", "aria-pressed": String(shown.onlyChanges), onclick: () => {
+    shown.onlyChanges = !shown.onlyChanges;
+    changes.setAttribute("aria-pressed", String(shown.onlyChanges));
+    body.classList.toggle("changes", shown.onlyChanges);
+  } }, "only where something changes");
+  body.classList.toggle("changes", shown.onlyChanges);
   return el("section", {},
     el("h2", {}, "Rows of every rank, in program order"),
     el("div", { class: "legend" }, el("span", {}, cell("[3]"), "token 3"), el("span", {}, cell("[PAD]"), "no token"), el("span", {}, cell("[MIX]"), "parts of several tokens"),
-      el("span", {}, el("span", { class: "sum" }, "partial 1/4 "), "summand 1 of 4 alone")),
+      el("span", {}, el("span", { class: "sum" }, "partial 1/4 "), "summand 1 of 4 alone"), changes),
     el("div", { class: "scroll" }, el("table", { class: "map" },
       el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "tensor"), Array.from({ length: ranks }, (unused, rank) => el("th", { scope: "col" }, `rank ${rank}`)))), body)));
 }
@@ -234,14 +258,15 @@ function fact(name, value) {
   return value === "" || value === null || value === undefined ? null : el("div", {}, el("dt", {}, name), el("dd", {}, value));
 }
 
-function cause(problem) {
+function cause(problem, isFirst) {
   const pairs = [["where", [problem.place, problem.operation].filter(Boolean).join(", ")], ["tensor", problem.tensor], ["expected", problem.expected], ["held", problem.actual],
     ["first bad row", problem.row >= 0 ? String(problem.row) : ""], ["ranks", problem.ranks.join(" ")], ["known", problem.known]];
   const told = problem.expected !== "";
   return el("div", { class: `cause${problem.known ? " known" : ""}` },
     el("strong", {}, told && data.rules[problem.rule] ? data.rules[problem.rule] : problem.message),
     el("dl", {}, pairs.filter(([, value]) => value).map(([name, value]) => [el("dt", {}, name), el("dd", { class: name === "expected" || name === "held" ? "mono" : null }, value)]),
-      told && /rows from/.test(problem.message) ? [el("dt", {}, "rows from"), el("dd", {}, problem.message.replace(/^.*rows from /, ""))] : []));
+      told && /rows from/.test(problem.message) ? [el("dt", {}, "rows from"), el("dd", {}, problem.message.replace(/^.*rows from /, ""))] : []),
+    isFirst && problem.tap >= 0 ? el("button", { type: "button", onclick: toFinding }, "show it in the table") : null);
 }
 
 function casePage(index) {
@@ -251,17 +276,17 @@ function casePage(index) {
   search.taps = "";
   const others = one.problems.slice(1);
   const step = (to, words) => to === undefined ? null : el("a", { href: `#/case/${to}` }, words);
-  main.replaceChildren(
-    el("div", {}, el("a", { href: "#/" }, "overview"), " ", step(neighbour(index, -1), "previous failure"), " ", step(neighbour(index, 1), "next failure")),
+  show(
+    el("nav", {}, el("a", { href: "#/" }, "overview"), step(neighbour(index, -1), "previous failure"), step(neighbour(index, 1), "next failure")),
     el("h1", {}, one.name, " ", badge(one.outcome, verdictOf(one))),
     one.title ? el("p", {}, one.title) : "",
     el("dl", { class: "facts" }, fact("run", run.verb), fact("file", one.file), fact("worst", one.worst ? `${number(one.observed)} of ${number(one.allowed)} at ${one.worst}` : ""),
       fact("seconds", one.seconds === null ? "" : one.seconds.toFixed(2)), fact("ended", one.detail && one.problems.length ? one.detail : "")),
     one.foretold ? el("p", { class: "quiet" }, "This protocol is known to be wrong at these row counts, and is expected to fail here.") : "",
     one.problems.length ? el("h2", {}, one.outcome === "passed" ? "What is found" : "First problem: the cause of those after it") : "",
-    one.problems.length ? cause(one.problems[0]) : "",
+    one.problems.length ? cause(one.problems[0], one.taps.length > 0 && one.taps[one.problems[0].tap]?.[3] >= 0) : "",
     one.repair ? el("div", { class: "repair" }, el("strong", {}, "repair "), one.repair) : "",
-    others.length ? el("details", {}, el("summary", {}, `${plural(others.length, "more problem")}`), others.map(cause)) : "",
+    others.length ? el("details", {}, el("summary", {}, `${plural(others.length, "more problem")}`), others.map(problem => cause(problem, false))) : "",
     ...[mapSection(one), tapsSection(one)].filter(Boolean));
   scrollTo(0, 0);
   main.focus({ preventScroll: true });
@@ -318,7 +343,7 @@ document.addEventListener("keydown", event => {
     k: () => index < 0 ? mark(here - 1) : go(index > 0 ? index - 1 : undefined),
     n: () => go(neighbour(index < 0 && here >= 0 ? rows[here][0] : index, 1)),
     p: () => go(neighbour(index < 0 ? (here >= 0 ? rows[here][0] : data.cases.length) : index, -1)),
-    f: () => document.getElementById("first-finding")?.scrollIntoView({ block: "center" }),
+    f: toFinding,
     u: () => { location.hash = "#/"; },
     Escape: () => { location.hash = "#/"; },
     Enter: () => { if (index < 0 && here >= 0 && event.target.tagName !== "A" && event.target.tagName !== "BUTTON") go(rows[here][0]); },
