@@ -87,6 +87,67 @@ def check_sarif(validator, log: dict, name: str) -> None:
         claim(len({rule["id"] for rule in rules}) == len(rules), f"{name}: a rule is there twice")
 
 
+def check_pictures(tokenview: str, folder: pathlib.Path) -> None:
+    """A trace as https://perfetto.dev reads it, and a layer as Graphviz and XML readers do."""
+    for label, ranks in (("run", 4), ("run-stages", 4), ("repro", 2)):
+        trace, svg, dot = (folder / f"{label}.{end}" for end in ("json", "svg", "dot"))
+        ended = subprocess.run([tokenview, "report", str(folder / f"{label}.jsonl"), "--trace", str(trace), "--svg", str(svg),
+                                "--dot", str(dot)], capture_output=True, text=True)
+        if ended.returncode > 1:
+            problems.append(f"{label}: pictures: {ended.stderr}")
+            continue
+        events = json.loads(trace.read_text())["traceEvents"]
+        slices, flows = {}, {}
+        for event in events:
+            claim({"ph", "pid", "tid"} <= event.keys() and event["ph"] in "MXstfi", f"{label}: {event} is no event of a trace")
+            if event["ph"] == "X":
+                claim(event["dur"] > 0, f"{label}: a slice without a length")
+                slices.setdefault(event["pid"], []).append((event["ts"], event["ts"] + event["dur"]))
+            elif event["ph"] in "stf":
+                flows.setdefault(event["id"], []).append(event)
+        claim(sorted(slices) == list(range(ranks)), f"{label}: slices of processes {sorted(slices)}, expected {ranks} ranks")
+        names = {event["pid"] for event in events if event["ph"] == "M" and event["name"] == "process_name"}
+        claim(names == set(slices), f"{label}: processes {names} have names")
+        for of_rank in slices.values():
+            claim(all(a[1] <= b[0] for a, b in zip(of_rank, of_rank[1:])), f"{label}: slices of a rank overlap")
+        claim(bool(flows), f"{label}: no flows")
+        for flow in flows.values():
+            phases = "".join(event["ph"] for event in flow)
+            claim(phases[0] == "s" and phases[-1] == "f" and set(phases[1:-1]) <= {"t"}, f"{label}: a flow of {phases}")
+            claim(all(a["ts"] < b["ts"] for a, b in zip(flow, flow[1:])), f"{label}: a flow goes back")
+            claim(all(any(begin <= e["ts"] <= end for begin, end in slices[e["pid"]]) for e in flow),
+                  f"{label}: a flow ends outside of every slice")
+        well_formed = subprocess.run(["xmllint", "--noout", "--nonet", str(svg)], capture_output=True)
+        claim(well_formed.returncode == 0, f"{svg.name}: {well_formed.stderr}")
+        claim(f"rank {ranks // (2 if label == 'run-stages' else 1) - 1}" in svg.read_text(), f"{svg.name}: ranks are missing")
+        if shutil.which("dot"):
+            drawn = subprocess.run(["dot", "-Tsvg", str(dot)], capture_output=True, text=True)
+            claim(drawn.returncode == 0 and not drawn.stderr, f"{dot.name}: {drawn.stderr}")
+
+
+def check_action(arguments, folder: pathlib.Path, golden: str) -> None:
+    """The shell of the GitHub action, without GitHub."""
+    script = arguments.source / ".github/actions/tokenview/run.sh"
+
+    def run(words: list, **more) -> int:
+        where = folder / "action"
+        shutil.rmtree(where, ignore_errors=True)
+        variables = {"TOKENVIEW": arguments.tokenview, "ARGUMENTS": "\n".join(words) + "\n", "FOLDER": str(where),
+                     "GITHUB_STEP_SUMMARY": str(folder / "summary.md"), "GITHUB_OUTPUT": str(folder / "output"), **more}
+        return subprocess.run(["bash", str(script)], env={**os.environ, **variables}, capture_output=True).returncode
+
+    bad = ["run", "--protocol", "B", "--tp", "4", "--ep", "--tokens", "10", "--draft-steps", "1"]
+    claim(run(["check", golden, "--only", "one/target"]) == 0, "the action fails where everything matches")
+    written = {path.name for path in (folder / "action").iterdir()}
+    claim(written == {"result.jsonl", "report.html", "junit.xml", "report.sarif"}, f"the action writes {written}")
+    claim("passes" in (folder / "summary.md").read_text(), "the action writes no step summary")
+    claim(run(bad) == 1, "the action does not fail where a finding is new")
+    claim(run(bad, BASELINE=str(folder / "known.json")) == 0, "the action fails where the finding is known")
+    claim(run(["check", golden, "--unheard"]) == 2, "the action passes a wrong command line")
+    claim(run(["check", golden, "--only", "nowhere"]) == 3, "the action passes where nothing is compared")
+    claim(run(["check", str(arguments.source / "README.md")]) == 2, "the action passes an unreadable file")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--tokenview", required=True)
@@ -172,6 +233,8 @@ def main() -> int:
         if problems:
             print("\n".join(problems))
             return 1
+        check_pictures(arguments.tokenview, folder)
+        check_action(arguments, folder, golden)
         text = junit.read_text()
         for wrong in (text.replace("<testcase ", "<testcase file=\"x\" ", 1), text.replace("classname", "class", 1)):
             (folder / "wrong.xml").write_text(wrong)

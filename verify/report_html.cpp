@@ -100,7 +100,7 @@ class Packer {
                         : result.outcome == Outcome::error  ? "error"
                         : result.outcome == Outcome::failed ? "failed"
                                                             : "passed"},
-            {"foretold", result.expected_to_fail},
+            {"expected", result.expected_to_fail},
             {"detail", result.detail},
             {"title", result.title},
             {"repair", result.repair},

@@ -30,7 +30,7 @@ const ratioOf = (observed, allowed) => {
 const show = (...parts) => main.replaceChildren(...parts.flat(Infinity).filter(part => part !== null && part !== ""));
 const plural = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
 const badge = (outcome, text) => el("span", { class: `badge ${outcome}` }, text || outcome);
-const verdictOf = one => one.outcome === "passed" && one.foretold ? "fails as foretold" : one.outcome;
+const verdictOf = one => one.outcome === "passed" && one.expected ? "fails as expected" : one.outcome;
 
 function bar(observed, allowed) {
   const ratio = ratioOf(observed, allowed);
@@ -45,7 +45,7 @@ function bar(observed, allowed) {
 // ---- overview
 
 function matches(one) {
-  if (shown.outcomes.size && !shown.outcomes.has(one.foretold && one.outcome === "passed" ? "foretold" : one.outcome)) return false;
+  if (shown.outcomes.size && !shown.outcomes.has(one.expected && one.outcome === "passed" ? "expected" : one.outcome)) return false;
   if (shown.verb && data.runs[one.run].verb !== shown.verb) return false;
   const words = search.overview.toLowerCase().split(/\s+/).filter(Boolean);
   const text = `${one.name} ${one.file} ${one.outcome} ${one.problems.map(p => `${p.rule} ${p.place} ${p.message}`).join(" ")}`.toLowerCase();
@@ -61,7 +61,7 @@ function caseRow(one, index) {
     el("td", { class: "number" }, number(one.observed)),
     el("td", { class: "number" }, number(one.allowed)),
     el("td", {}, bar(one.observed, one.allowed)),
-    el("td", { class: "why" }, one.outcome === "passed" ? (one.foretold ? one.detail : "") : first ? `[${first.rule}] ${first.message}` : one.detail));
+    el("td", { class: "why" }, one.outcome === "passed" ? (one.expected ? one.detail : "") : first ? `[${first.rule}] ${first.message}` : one.detail));
   return row;
 }
 
@@ -87,7 +87,7 @@ function tiles() {
     const isOne = run.end - run.first === 1;
     for (let i = run.first; i < run.end; ++i) {
       const one = data.cases[i];
-      strip.append(el("a", { href: `#/case/${i}`, class: one.foretold && one.outcome === "passed" ? "foretold" : one.outcome, title: `${one.name}: ${verdictOf(one)}`, tabindex: -1, "aria-label": `${one.name}: ${verdictOf(one)}` }),
+      strip.append(el("a", { href: `#/case/${i}`, class: one.expected && one.outcome === "passed" ? "expected" : one.outcome, title: `${one.name}: ${verdictOf(one)}`, tabindex: -1, "aria-label": `${one.name}: ${verdictOf(one)}` }),
         isOne ? el("span", { class: "quiet" }, one.name) : "");
     }
     return el("section", { class: "run" }, el("div", {}, el("strong", {}, run.verb || "unknown"), isOne ? null : ` ${plural(run.end - run.first, "configuration")}`,
@@ -100,8 +100,8 @@ function overview() {
   const counter = el("span", { class: "quiet", id: "counter", role: "status" });
   const body = el("tbody");
   const again = () => fillRows(body, counter);
-  const count = outcome => data.cases.filter(one => (one.foretold && one.outcome === "passed" ? "foretold" : one.outcome) === outcome).length;
-  const filters = [["failed", "failed"], ["error", "error"], ["known", "known"], ["passed", "passed"], ["foretold", "fails as foretold"]]
+  const count = outcome => data.cases.filter(one => (one.expected && one.outcome === "passed" ? "expected" : one.outcome) === outcome).length;
+  const filters = [["failed", "failed"], ["error", "error"], ["known", "known"], ["passed", "passed"], ["expected", "fails as expected"]]
     .filter(([outcome]) => count(outcome) > 0)
     .map(([outcome, words]) => {
       const button = el("button", { type: "button", "data-outcome": outcome, "aria-pressed": String(shown.outcomes.has(outcome)), onclick: () => {
@@ -123,7 +123,7 @@ function overview() {
     expired.length ? el("details", { open: true }, el("summary", {}, `${expired.length} expired in the baseline`), el("ul", {}, expired.map(line => el("li", {}, line)))) : null,
     unseen.length ? el("details", {}, el("summary", {}, `${unseen.length} in the baseline and no longer seen`), el("ul", {}, unseen.map(line => el("li", {}, line)))) : null,
     ...tiles(),
-    el("div", { class: "legend" }, [["passed", "passed"], ["foretold", "fails, as foretold of its protocol"], ["known", "known by the baseline"], ["failed", "fails"]]
+    el("div", { class: "legend" }, [["passed", "passed"], ["expected", "fails, as expected of its protocol"], ["known", "known by the baseline"], ["failed", "fails"]]
       .map(([style, words]) => el("span", { class: "tiles" }, el("i", { class: style }), ` ${words}`))),
     el("div", { class: "tools" }, input, filters, verbs.length > 1 ? select : null, counter),
     el("div", { class: "scroll" }, el("table", { class: "cases" },
@@ -259,12 +259,13 @@ function fact(name, value) {
 }
 
 function cause(problem, isFirst) {
-  const pairs = [["where", [problem.place, problem.operation].filter(Boolean).join(", ")], ["tensor", problem.tensor], ["expected", problem.expected], ["held", problem.actual],
+  const pairs = [["where", [problem.place, problem.operation].filter(Boolean).join(", ")], ["tensor", problem.tensor], ["expected", problem.expected],
+    [problem.ranks.length ? `rank ${problem.ranks[0]} has` : "found", problem.actual],
     ["first bad row", problem.row >= 0 ? String(problem.row) : ""], ["ranks", problem.ranks.join(" ")], ["known", problem.known]];
   const told = problem.expected !== "";
   return el("div", { class: `cause${problem.known ? " known" : ""}` },
     el("strong", {}, told && data.rules[problem.rule] ? data.rules[problem.rule] : problem.message),
-    el("dl", {}, pairs.filter(([, value]) => value).map(([name, value]) => [el("dt", {}, name), el("dd", { class: name === "expected" || name === "held" ? "mono" : null }, value)]),
+    el("dl", {}, pairs.filter(([, value]) => value).map(([name, value]) => [el("dt", {}, name), el("dd", { class: value === problem.expected || value === problem.actual ? "mono" : null }, value)]),
       told && /rows from/.test(problem.message) ? [el("dt", {}, "rows from"), el("dd", {}, problem.message.replace(/^.*rows from /, ""))] : []),
     isFirst && problem.tap >= 0 ? el("button", { type: "button", onclick: toFinding }, "show it in the table") : null);
 }
@@ -282,7 +283,7 @@ function casePage(index) {
     one.title ? el("p", {}, one.title) : "",
     el("dl", { class: "facts" }, fact("run", run.verb), fact("file", one.file), fact("worst", one.worst ? `${number(one.observed)} of ${number(one.allowed)} at ${one.worst}` : ""),
       fact("seconds", one.seconds === null ? "" : one.seconds.toFixed(2)), fact("ended", one.detail && one.problems.length ? one.detail : "")),
-    one.foretold ? el("p", { class: "quiet" }, "This protocol is known to be wrong at these row counts, and is expected to fail here.") : "",
+    one.expected ? el("p", { class: "quiet" }, "This protocol is known to be wrong at these row counts, and is expected to fail here.") : "",
     one.problems.length ? el("h2", {}, one.outcome === "passed" ? "What is found" : "First problem: the cause of those after it") : "",
     one.problems.length ? cause(one.problems[0], one.taps.length > 0 && one.taps[one.problems[0].tap]?.[3] >= 0) : "",
     one.repair ? el("div", { class: "repair" }, el("strong", {}, "repair "), one.repair) : "",
