@@ -135,9 +135,18 @@ BOOST_AUTO_TEST_CASE(a_line_that_is_no_record_is_refused_with_what_was_found) {
   BOOST_TEST(contains(refusal(with(good_line, "file", "1")), "file: found 1"));
   BOOST_TEST(contains(refusal(with(good_line, "rank", "-1")), "rank: found -1"));
   BOOST_TEST(contains(refusal(with(good_line, "observed", "\"big\"")), "observed"));
-  BOOST_TEST(contains(refusal(with(good_line, "more", "{}")), "more: found {}"));
+  BOOST_TEST(contains(refusal(with(good_line, "more", "{}")), "more: found an object"));
   BOOST_TEST(contains(refusal(with(good_line, "more", "[1, \"a\"]")), "more"));
   BOOST_TEST(refusal(with(good_line, "more", "null")) == "");
+}
+
+BOOST_AUTO_TEST_CASE(a_line_may_be_as_deep_as_it_likes) {
+  const std::string deep(1'000'000, '[');
+  BOOST_TEST(refusal(deep) != "");
+  const std::string nested = deep + std::string(deep.size(), ']');
+  BOOST_TEST(
+      contains(refusal(good_line.substr(0, good_line.size() - 1) + ",\"more\":" + nested + '}'),
+               "more: found a list"));
 }
 
 BOOST_AUTO_TEST_CASE(an_error_names_file_and_line) {
@@ -174,6 +183,54 @@ BOOST_AUTO_TEST_CASE(a_run_that_fails_without_a_failing_case_fails) {
   const Results results = results_of({good, end});
   BOOST_TEST(results.cases.size() == 2);
   BOOST_TEST(results.num_news() == 1);
+}
+
+BOOST_AUTO_TEST_CASE(taps_without_a_case_of_their_own_are_cases) {
+  ReportRecord good = tap("model.norm", 0, false), bad = tap("mtp.norm", 1, true);
+  bad.case_name = "decode";
+  bad.more.emplace_back("held", "[0,1] [2,PAD]");
+  ReportRecord end{.kind = "summary", .file = "a.h5", .verdict = "difference"};
+  end.more = {{"verb", "diff"}};
+  const Results results = results_of({good, bad, end});
+  BOOST_REQUIRE(results.cases.size() == 2);
+  BOOST_TEST(results.num_news() == 1);
+  const auto failing = std::ranges::find_if(results.cases, &ResultCase::is_news);
+  BOOST_TEST(failing->name == "decode");
+  BOOST_TEST(failing->taps[0].rows[1] == "[2,PAD]");
+}
+
+BOOST_AUTO_TEST_CASE(a_tap_of_two_stages_or_engine_steps_is_two) {
+  const auto view = [](std::int64_t stage) {
+    ReportRecord record{.kind = "view", .step = "target", .tap = "model.norm"};
+    record.more = {{"stage", stage}, {"rows", std::vector<std::string>{"[0]"}}};
+    return record;
+  };
+  ReportRecord later = view(0);
+  later.more.emplace_back("engine_step", std::int64_t{1});
+  const Results results = results_of({view(0), view(1), view(1), later, end_of_run("match")});
+  BOOST_TEST(results.cases.front().taps.size() == 3);
+}
+
+BOOST_AUTO_TEST_CASE(the_smallest_repair_stands_first) {
+  ReportRecord blame{.kind = "blame"}, repair{.kind = "repair"}, other{.kind = "repair"};
+  blame.more = {{"hangs_on", "reduce_scatter in mtp.layers.0"}};
+  repair.more = {{"words", "gather"}, {"holds", true}};
+  other.more = {{"words", "trim"}, {"holds", false}};
+  const Results results = results_of({finding(0), blame, repair, other, end_of_run("finding")});
+  const ResultCase& only = results.cases.front();
+  BOOST_TEST(only.hangs_on == "reduce_scatter in mtp.layers.0");
+  BOOST_TEST(only.repair() == "gather");
+  BOOST_TEST(only.repairs[1] == "trim; not at every row count");
+}
+
+BOOST_AUTO_TEST_CASE(a_numeric_finding_and_its_tap_are_one_problem) {
+  ReportRecord numbers = finding(1, "target/model.norm");
+  numbers.more[0].second = "numeric";
+  ReportRecord failing = tap("model.norm", 1, true);
+  failing.file = failing.case_name = {};
+  const Results results = results_of({failing, numbers, end_of_run("difference")});
+  BOOST_REQUIRE(results.cases.front().problems.size() == 1);
+  BOOST_TEST(results.cases.front().problems[0].actual == "[0,1]");
 }
 
 BOOST_AUTO_TEST_CASE(every_run_of_a_file_is_read) {
@@ -331,7 +388,7 @@ BOOST_AUTO_TEST_CASE(a_file_that_is_no_baseline_is_refused) {
   };
   refused("", "is no baseline");
   refused("[]", "is no baseline");
-  refused(R"({"schema":"tokenview.baseline","version":2,"known":[]})", "version: found 2");
+  refused(R"({"schema":"tokenview.baseline","version":2,"known":[]})", "version: expected 1");
   refused(R"({"schema":"tokenview.baseline","version":1,"known":[1]})", "known[0]: is no object");
   refused(entry(R"("resaon":"x",)"), "known[0]: resaon: is no key here, did you mean reason?");
   refused(entry(R"("place":1,)"), "known[0]: place");

@@ -50,7 +50,10 @@ std::optional<double> number_of(const std::string& word) {
 }
 
 [[noreturn]] void refuse(const std::string& key, const Json& found, const char* expected) {
-  const std::string shown = found.dump(-1, ' ', false, Json::error_handler_t::replace);
+  const std::string shown = found.is_object() ? "an object"
+                            : found.is_array()
+                                ? "a list"  // as deep as it may be
+                                : found.dump(-1, ' ', false, Json::error_handler_t::replace);
   throw FileError(text(printable(key), ": found ", printable(shown), ", expected ", expected));
 }
 

@@ -95,7 +95,7 @@ std::string github_annotations(const Results& results, const Baseline& baseline)
     if (group.configurations > 1)
       message +=
           text("\nand ", plural(std::int64_t(group.configurations) - 1, "more configuration"));
-    if (!group.first_case->repair.empty()) message += "\nrepair: " + group.first_case->repair;
+    if (!group.first_case->repairs.empty()) message += "\nrepair: " + group.first_case->repair();
     out += command("error", text("tokenview ", group.first_case->verb, ": ", group.first->rule),
                    message);
   }

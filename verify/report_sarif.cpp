@@ -55,7 +55,7 @@ Json result_of(const ResultCase& result, const Problem& problem, std::size_t rul
   if (!problem.expected.empty()) more["expected"] = problem.expected;
   if (!problem.actual.empty()) more["actual"] = problem.actual;
   if (problem.first_bad_row >= 0) more["firstBadRow"] = problem.first_bad_row;
-  if (!result.repair.empty()) more["repair"] = result.repair;
+  if (!result.repairs.empty()) more["repair"] = result.repair();
   return json;
 }
 

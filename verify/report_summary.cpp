@@ -107,7 +107,7 @@ std::string step_summary(const Results& results, const Baseline& baseline) {
           "| {} | {} | {}{} | {} |\n", cell(result.name), cell(first.rule), cell(first.message),
           result.problems.size() > 1 ? fmt::format(" (and {} more)", result.problems.size() - 1)
                                      : "",
-          cell(first.known.empty() ? result.repair : "known: " + first.known));
+          cell(first.known.empty() ? result.repair() : "known: " + first.known));
     }
     if (all > most_rows) out += fmt::format("\nand {} more\n", all - most_rows);
   };

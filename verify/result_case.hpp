@@ -54,7 +54,9 @@ struct ResultCase {
   std::string file = {};    // golden file or scenario; may be empty
   std::string name = {};
   Outcome outcome = Outcome::passed;
-  std::string verdict = {}, detail = {}, title = {}, repair = {};
+  std::string verdict = {}, detail = {}, title = {};
+  std::string hangs_on = {};              // the collective, or the missing place of one
+  std::vector<std::string> repairs = {};  // in words, the smallest first
   bool expected_to_fail = false;
   std::optional<double> observed = {}, allowed = {};  // of the worst tap
   std::string worst_place = {}, metric = {};
@@ -70,6 +72,8 @@ struct ResultCase {
   bool is_news() const { return outcome != Outcome::passed && !is_known(); }
   /// Its tests in a report of tests are its taps, and not it.
   bool is_told_by_taps() const;
+  /// The smallest repair; empty: none is known.
+  std::string repair() const { return repairs.empty() ? "" : repairs.front(); }
   /// There are taps with what the ranks held.
   bool has_views() const;
   /// The tap that a problem is about, by index: the one of its place; else, in the first pass that

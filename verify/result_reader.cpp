@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <set>
+#include <sstream>
 
 #include "reference/program/error.hpp"
 #include "verify/hdf5_text.hpp"
@@ -21,9 +23,17 @@ std::string joined_by(const char* separator, const std::vector<std::string>& wor
   return all;
 }
 
+std::vector<std::string> words_of(const std::string& line) {
+  std::istringstream in(line);
+  return {std::istream_iterator<std::string>(in), {}};
+}
+
 /// A verdict of a case or of a whole run that is as it should be.
 bool is_good(const std::string& verdict) {
-  static const std::set<std::string> good = {"match", "pays", "does not pay", "one rank", ""};
+  static const std::set<std::string> good = {
+      "match", "pays",       "does not pay", "one rank",  // of `cost`
+      "agree", "equivalent", "differs",      "none",  // of a suggested repair beside the merged one
+      ""};
   return good.contains(verdict);
 }
 
@@ -46,6 +56,11 @@ class Sorter {
       take_finding(record);
     } else if (record.kind == "device_run") {
       take_device_run(record);
+    } else if (record.kind == "blame") {
+      pending(record).result.hangs_on = text_in(record, "hangs_on");
+    } else if (record.kind == "repair") {
+      pending(record).result.repairs.push_back(
+          text_in(record, "words") + (flag_in(record, "holds") ? "" : "; not at every row count"));
     } else if (record.kind == "case") {
       take_case(record);
     } else if (record.kind == "fault") {
@@ -84,17 +99,29 @@ class Sorter {
     return pending_[{record.file.value_or(""), record.case_name.value_or("")}];
   }
 
+  /// The tap of a record. Steps of an engine and stages of a pipeline may use a name again.
   ResultTap& tap_of(Pending& of, const ReportRecord& record) {
-    const std::string step = record.step.value_or(""), name = record.tap.value_or("");
-    const auto [place, is_new] = of.taps.emplace(
-        step + '/' + name + '/' + std::to_string(whole_in(record, "stage")), of.result.taps.size());
-    if (is_new) of.result.taps.push_back({.step = step, .name = name});
+    std::string step = record.step.value_or("");
+    const std::string name = record.tap.value_or("");
+    const std::int64_t stage = whole_in(record, "stage"),
+                       engine_step = whole_in(record, "engine_step");
+    if (engine_step > 0) step = text("engine step ", engine_step, ", ", step);
+    const std::string key = step + '/' + name;
+    auto place = of.taps.find(key);
+    if (place != of.taps.end() && stage != of.result.taps[place->second].stage)
+      place = of.taps.find(text(key, '/', stage));
+    if (place == of.taps.end()) {
+      place =
+          of.taps
+              .emplace(of.taps.contains(key) ? text(key, '/', stage) : key, of.result.taps.size())
+              .first;
+      of.result.taps.push_back({.step = step, .name = name, .stage = stage});
+    }
     return of.result.taps[place->second];
   }
 
   void take_view(const ReportRecord& record) {
     ResultTap& tap = tap_of(pending(record), record);
-    tap.stage = whole_in(record, "stage");
     tap.rows = texts_in(record, "rows");
     tap.sums = texts_in(record, "sums");
     tap.columns = texts_in(record, "columns");
@@ -105,7 +132,7 @@ class Sorter {
     ResultTap& tap = tap_of(of, record);
     const bool failed = flag_in(record, "failed");
     tap.values += whole_in(record, "values");
-    if (const auto rows = texts_in(record, "rows"); !rows.empty()) tap.rows = rows;
+    if (const std::string held = text_in(record, "held"); !held.empty()) tap.rows = words_of(held);
     const auto ratio = [](const std::optional<double>& observed, std::optional<double> allowed) {
       return observed.value_or(0) == 0 ? 0 : *observed / allowed.value_or(1);
     };
@@ -132,7 +159,10 @@ class Sorter {
     add_problem(of, record,
                 {.rule = record.verdict.value_or("difference"),
                  .place = tap.place(),
-                 .message = joined_by("; ", {message, text_in(record, "detail")})});
+                 .expected = text_in(record, "required"),
+                 .actual = text_in(record, "held"),
+                 .message = joined_by(
+                     "; ", {message, text_in(record, "called"), text_in(record, "detail")})});
   }
 
   void take_call(const ReportRecord& record) {
@@ -254,7 +284,7 @@ class Sorter {
     result.detail = text_in(record, "detail");
     result.line = line_;
     const std::string gone = text_in(record, "gone_from");
-    result.repair = gone.empty() ? "no release without it is known" : "gone from " + gone + " on";
+    if (!gone.empty()) result.repairs = {"gone from " + gone + " on"};
     result.problems.push_back(
         {.rule = "fault",
          .place = record.tap.value_or(""),
@@ -278,11 +308,12 @@ class Sorter {
       results_.cases.push_back(std::move(result));
       pending_.erase(own);
     }
-    for (auto& [key, of] : pending_) {  // files that could not be read, cases cut short
+    for (auto& [key, of] : pending_) {  // without a record of their own: of `diff`; unreadable
       of.result.file = key.first;
       of.result.name = key.second.empty() ? key.first : key.second;
-      if (of.result.problems.empty()) continue;
-      if (of.result.outcome == Outcome::passed) of.result.outcome = Outcome::failed;
+      if (of.result.problems.empty() && of.result.taps.empty()) continue;
+      if (of.result.outcome == Outcome::passed && !of.result.problems.empty())
+        of.result.outcome = Outcome::failed;
       results_.cases.push_back(std::move(of.result));
     }
     pending_.clear();
@@ -311,7 +342,7 @@ class Sorter {
     result.detail = text_in(record, "detail");
     result.title = text_in(record, "title");
     if (const std::string repair = text_in(record, "repair"); !repair.empty())
-      result.repair = repair;
+      result.repairs.push_back((result.repairs.empty() ? "" : "as it was made: ") + repair);
     result.observed = record.observed;
     result.allowed = record.allowed;
     result.metric = text_in(record, "metric");

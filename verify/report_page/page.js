@@ -56,7 +56,7 @@ function caseRow(one, index) {
   const first = one.problems.find(p => !p.known) || one.problems[0];
   const row = el("tr", { "data-case": index, onclick: event => { if (event.target.tagName !== "A") location.hash = `#/case/${index}`; } },
     el("td", {}, badge(one.outcome, verdictOf(one))),
-    el("td", {}, data.runs[one.run].verb || "unknown"),
+    el("td", { class: "verb" }, data.runs[one.run].verb || "unknown"),
     el("td", { class: "name" }, el("a", { href: `#/case/${index}` }, one.name), one.file && !one.name.startsWith(one.file) ? el("div", { class: "quiet" }, one.file) : null),
     el("td", { class: "number" }, number(one.observed)),
     el("td", { class: "number" }, number(one.allowed)),
@@ -128,7 +128,7 @@ function overview() {
     el("div", { class: "tools" }, input, filters, verbs.length > 1 ? select : null, counter),
     el("div", { class: "scroll" }, el("table", { class: "cases" },
       el("thead", {}, el("tr", {}, ["verdict", "run", "configuration"].map(t => el("th", { scope: "col" }, t)), el("th", { class: "number", scope: "col" }, "observed"),
-        el("th", { class: "number", scope: "col" }, "allowed"), el("th", { scope: "col" }, ""), el("th", { scope: "col" }, "first problem"))), body)));
+        el("th", { class: "number", scope: "col" }, "allowed"), el("th", { scope: "col", title: "observed / allowed over six decades; full: at the limit" }, "of limit"), el("th", { scope: "col" }, "first problem"))), body)));
   again();
 }
 
@@ -153,6 +153,9 @@ function toFinding() {
   if (row) row.scrollIntoView({ block: "center" });
 }
 
+/// A dotted name that may be broken behind its dots.
+const breakable = name => el("span", {}, name.split(/(?<=[./])/).map((part, i) => i ? [el("wbr"), part] : part));
+
 const placeOf = tap => (data.names[tap[0]] ? `${data.names[tap[0]]}/` : "") + data.names[tap[1]];
 
 function mapSection(one) {
@@ -176,7 +179,7 @@ function mapSection(one) {
     const [held, sums, columns] = data.views[tap[3]];
     const problem = marked.get(index);
     body.append(el("tr", { class: problem !== undefined ? "finding" : tap[3] === last ? "same" : null, id: problem === 0 ? "first-finding" : null },
-      el("td", { class: "name" }, placeOf(tap), tap[2] ? ` (stage ${tap[2]})` : "", problem === undefined ? null : el("div", { class: "mark" }, problem === 0 ? "first finding" : one.problems[problem].rule)),
+      el("td", { class: "name" }, breakable(placeOf(tap)), tap[2] ? ` (stage ${tap[2]})` : "", problem === undefined ? null : el("div", { class: "mark" }, problem === 0 ? "first finding" : one.problems[problem].rule)),
       held.map((map, rank) => {
         const sum = data.names[sums[rank]], column = data.names[columns[rank]];
         const notes = [sum && sum !== "complete" ? sum : "", column && column !== "all" ? `columns ${column}` : ""].filter(Boolean).join(", ");
@@ -228,7 +231,7 @@ function tapsSection(one) {
       if ((shown.onlyFailed && !tap[8]) || !placeOf(tap).toLowerCase().includes(word)) continue;
       ++count;
       body.append(el("tr", { "data-tap": placeOf(tap) },
-        el("td", { class: "name" }, placeOf(tap), tap[10] ? el("div", { class: "why" }, tap[10]) : null),
+        el("td", { class: "name" }, breakable(placeOf(tap)), tap[10] ? el("div", { class: "why" }, tap[10]) : null),
         el("td", {}, badge(tap[8] ? "failed" : "passed", data.names[tap[7]] || "match")),
         el("td", { class: "number" }, number(tap[4])), el("td", { class: "number" }, number(tap[5])),
         el("td", {}, bar(tap[4], tap[5])), el("td", {}, data.names[tap[6]] || ""), el("td", {}, heat(tap[9]))));
@@ -248,7 +251,7 @@ function tapsSection(one) {
     el("div", { class: "tools" }, input, failed ? only : null, counter),
     el("div", { class: "scroll" }, el("table", { class: "taps" },
       el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "tap"), el("th", { scope: "col" }, "verdict"), el("th", { class: "number", scope: "col" }, "observed"), el("th", { class: "number", scope: "col" }, "allowed"),
-        el("th", { scope: "col" }, ""), el("th", { scope: "col" }, "metric"), el("th", { scope: "col" }, compared.some(tap => tap[9]) ? "by token" : ""))), body)));
+        el("th", { scope: "col", title: "observed / allowed over six decades; full: at the limit" }, "of limit"), el("th", { scope: "col" }, "metric"), el("th", { scope: "col" }, compared.some(tap => tap[9]) ? "by token" : ""))), body)));
   if (!failed) shown.onlyFailed = false;
   fill();
   return section;
@@ -286,7 +289,8 @@ function casePage(index) {
     one.expected ? el("p", { class: "quiet" }, "This protocol is known to be wrong at these row counts, and is expected to fail here.") : "",
     one.problems.length ? el("h2", {}, one.outcome === "passed" ? "What is found" : "First problem: the cause of those after it") : "",
     one.problems.length ? cause(one.problems[0], one.taps.length > 0 && one.taps[one.problems[0].tap]?.[3] >= 0) : "",
-    one.repair ? el("div", { class: "repair" }, el("strong", {}, "repair "), one.repair) : "",
+    one.repairs.length || one.hangsOn ? el("div", { class: "repair" }, one.hangsOn ? el("div", {}, el("strong", {}, "hangs on "), one.hangsOn) : null,
+      one.repairs.map((words, i) => el("div", {}, el("strong", {}, i ? "or " : "repair "), words))) : "",
     others.length ? el("details", {}, el("summary", {}, `${plural(others.length, "more problem")}`), others.map(problem => cause(problem, false))) : "",
     ...[mapSection(one), tapsSection(one)].filter(Boolean));
   scrollTo(0, 0);
