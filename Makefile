@@ -3,10 +3,15 @@
 .PHONY: verify test configure clean
 
 # The main job: the reference model, and every parallel layout of it, against the recorded golden files.
+# The verdict is that of the report, which has what both found.
 verify: configure
 	cmake --build --preset release --target tokenview_cli
-	build/release/tokenview check
-	build/release/tokenview check --matrix
+	@mkdir -p build/report
+	-build/release/tokenview check -v --format jsonl > build/report/check.jsonl
+	-build/release/tokenview check --matrix -v --format jsonl > build/report/matrix.jsonl
+	build/release/tokenview report build/report/check.jsonl build/report/matrix.jsonl \
+	  --html build/report/index.html --junit build/report/junit.xml
+	@echo "The page: build/report/index.html"
 
 # All tests.
 test: configure

@@ -18,7 +18,7 @@ required=(
   nlohmann-json3-dev:/usr/include/nlohmann/json.hpp
 )
 # The build does without these: Boost.Test from headers, ucontext for Boost.Context, no property
-# tests, no MPI, no validation of scenarios against their schema.
+# tests, no MPI, no validation of scenarios and reports against their schemas, no test of the page.
 optional=(
   libboost-test-dev
   libboost-context-dev
@@ -26,6 +26,8 @@ optional=(
   libopenmpi-dev
   openmpi-bin
   python3-jsonschema
+  libxml2-utils
+  chromium
 )
 
 # is_there PACKAGE [COMMAND|/FILE]
@@ -66,8 +68,14 @@ if [[ "$(id -u)" -ne 0 ]]; then
   as_root=(sudo)
 fi
 echo "tokenview: installing ${wanted[*]}"
+# Of the optional ones those that this system has: Ubuntu has no package chromium.
 install() {
+  local known=("${missing[@]}") package
+  for package in "${missing_optional[@]}"; do
+    if apt-cache show "$package" >/dev/null 2>&1; then known+=("$package"); fi
+  done
+  [[ ${#known[@]} -gt 0 ]] || return 0
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-    apt-get install -y -q --no-install-recommends "${wanted[@]}"
+    apt-get install -y -q --no-install-recommends "${known[@]}"
 }
 { "${as_root[@]}" apt-get update -q && install; } || give_up "apt-get could not install packages"

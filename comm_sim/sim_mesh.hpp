@@ -52,10 +52,11 @@ class SimMesh {
   Group& ep(const RankCoordinates& at) { return ep_[std::size_t(at.pp)]; }
   Group& pp(const RankCoordinates& at) { return pp_[std::size_t(at.dp * parallel_.tp + at.tp)]; }
 
-  /// See World::record(), World::traffic().
+  /// See World::record(), World::record_groups(), World::traffic().
   void record(std::vector<CollectiveRecord>* log, bool of_every_rank = false) {
     world_.record(log, of_every_rank);
   }
+  void record_groups(std::vector<CollectiveRecord>* log) { world_.record_groups(log); }
   Traffic traffic(std::int64_t rank) const { return world_.traffic(rank); }
 
   /// Runs `body(comms)` on every rank with `ops_of(coordinates)` as its arithmetic; returns the

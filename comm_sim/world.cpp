@@ -125,10 +125,23 @@ void Group::count(std::size_t place) {
   const CollectiveCall& call = *calls_[place];
   const Traffic sent = ring_traffic(call, std::int64_t(place), size());
   arrival.traffic += sent;
+  const auto record = [&](std::vector<std::int64_t> ranks) {
+    return CollectiveRecord{to_string(call.op),
+                            name_,
+                            arrival.module == nullptr ? "" : arrival.module->str(),
+                            sent.elements,
+                            members_[place],
+                            call.rows * call.cols,
+                            call.element.name,
+                            std::move(ranks)};
+  };
   if (world_.log_ != nullptr && (world_.logs_every_rank_ || members_[place] == 0))
-    world_.log_->push_back({to_string(call.op), name_,
-                            arrival.module == nullptr ? "" : arrival.module->str(), sent.elements,
-                            members_[place], call.rows * call.cols, call.element.name});
+    world_.log_->push_back(record({}));
+  if (world_.group_log_ == nullptr) return;
+  if (call.op == CollectiveOp::send)
+    world_.group_log_->push_back(record({members_[place], members_[std::size_t(call.peer)]}));
+  else if (call.op != CollectiveOp::recv && place == 0)
+    world_.group_log_->push_back(record(members_));
 }
 
 void World::wait(std::int64_t rank) {

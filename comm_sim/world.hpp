@@ -21,6 +21,7 @@ struct CollectiveRecord {
   std::int64_t rank = 0;   // of the world
   std::int64_t count = 0;  // elements that it passed
   std::string dtype = {};
+  std::vector<std::int64_t> ranks = {};  // of the world, that take part; see record_groups()
 };
 
 class World;
@@ -99,6 +100,10 @@ class World {
     logs_every_rank_ = of_every_rank;
   }
 
+  /// Appends every collective of every group to `log` from here on, once each, as the first rank of
+  /// the group sent it; of a send and its receive the send.
+  void record_groups(std::vector<CollectiveRecord>* log) { group_log_ = log; }
+
   /// What `rank` has sent in all its groups so far.
   Traffic traffic(std::int64_t rank) const;
 
@@ -118,6 +123,7 @@ class World {
   std::vector<Group*> groups_;
   std::vector<CollectiveRecord>* log_ = nullptr;
   bool logs_every_rank_ = false;
+  std::vector<CollectiveRecord>* group_log_ = nullptr;
   std::exception_ptr first_error_;
   bool unwinding_ = false;
 };

@@ -12,6 +12,7 @@
 #include "reference/program/error.hpp"
 #include "reference/program/seeded_weights.hpp"
 #include "verify/golden_case.hpp"
+#include "verify/row_ratios.hpp"
 #include "verify/tolerance.hpp"
 
 namespace tokenview {
@@ -252,10 +253,14 @@ class Checker final : public CaseObserver<S> {
         compare(std::span<const S>(value.data(), std::size_t(value.size())),
                 std::span<const float>(trusted.values));
     const bool inherits = !inputs_.context_ids.empty() && reads_caches(name);
+    const int points = bfloat16_ ? rounding_points(name) + (inherits ? inherited(name) : 0) : 0;
     const Bound bound =
-        bfloat16_
-            ? bfloat16_bound(comparison, rounding_points(name) + (inherits ? inherited(name) : 0))
-            : float32_bound(comparison, value.cols());
+        bfloat16_ ? bfloat16_bound(comparison, points) : float32_bound(comparison, value.cols());
+    if (options_.keep_rows)
+      result.row_ratios = row_ratios(std::span<const S>(value.data(), std::size_t(value.size())),
+                                     std::span<const float>(trusted.values), value.cols(),
+                                     bfloat16_ ? bfloat16_allowed(comparison.max_golden, points)
+                                               : float32_allowed(comparison.max_golden));
     result.observed = bound.observed;
     result.allowed = bound.allowed;
     result.metric = bound.metric;

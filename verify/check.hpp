@@ -33,9 +33,10 @@ struct TapResult {
   double max_abs = 0;
   double relative_l2 = 0;
   std::int64_t outside_one_step = 0;  // bfloat16: values over one rounding step apart
-  std::optional<double> float64;  // max|float32 - float64| / max|float64| of the reference itself
-  bool by_float64 = false;        // over the bound in float32, within it in float64
-  std::string detail;             // in words, where there is more to say
+  std::optional<double> float64;   // max|float32 - float64| / max|float64| of the reference itself
+  bool by_float64 = false;         // over the bound in float32, within it in float64
+  std::string detail;              // in words, where there is more to say
+  std::vector<double> row_ratios;  // of each row max|error| / allowed, see CheckOptions::keep_rows
 
   double ratio() const { return observed == 0 ? 0 : observed / allowed; }
   /// "prefill/target/model.norm", "prefill/step0/mtp.fc"
@@ -65,6 +66,7 @@ struct CheckOptions {
   GdnForm gdn_form = GdnForm::recurrent;
   bool allow_ties = false;       // a tie in a float32 file is not a failure
   bool compare_float64 = false;  // also run in float64, and fill TapResult::float64
+  bool keep_rows = false;        // fill TapResult::row_ratios
   /// Asked with "file/case/step/tap", step being `target` or `step<j>`; false leaves the tap out.
   std::function<bool(const std::string&)> wanted;
 };

@@ -149,8 +149,7 @@ class JsonlReport final : public CheckReport {
   }
 
   void error(const CheckedFile& file, const std::string& problem) override {
-    write(
-        {.kind = "finding", .file = file.path, .verdict = "error", .more = {{"detail", problem}}});
+    write(error_record(file.path, problem));
   }
 
   void tap(const CheckedFile& file, const TapResult& result, bool failed) override {
@@ -171,6 +170,8 @@ class JsonlReport final : public CheckReport {
                                            {"failed", failed}});
     if (result.float64) record.more.emplace_back("float64", *result.float64);
     if (file.bfloat16) record.more.emplace_back("outside_one_step", result.outside_one_step);
+    if (!result.row_ratios.empty())
+      record.more.emplace_back("row_ratios", rounded(result.row_ratios));
     if (!result.detail.empty()) record.more.emplace_back("detail", result.detail);
     write(record);
   }
@@ -197,6 +198,7 @@ class JsonlReport final : public CheckReport {
   void summary(const CheckSummary& run) override {
     ReportRecord record = tally_record("summary", {}, run.tally);
     record.verdict = run.verdict;
+    record.more.emplace_back("verb", "check");
     record.more.emplace_back("files", run.files);
     record.more.emplace_back("errors", run.errors);
     if (run.tally.worst) record.more.emplace_back("worst_file", run.worst_file);

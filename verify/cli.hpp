@@ -44,6 +44,7 @@ struct Verb {
 };
 extern const Verb check_verb, record_verb, info_verb, run_verb, repro_verb, cost_verb,
     affected_verb, sweep_verb, devices_verb, diff_verb;
+    affected_verb, sweep_verb, report_verb, devices_verb;
 
 /// The whole program: reads the command line, runs a verb, turns an error into one line on standard
 /// error and everything into an exit code.

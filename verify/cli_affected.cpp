@@ -7,7 +7,7 @@
 #include "verify/cli.hpp"
 #include "verify/cli_options.hpp"
 #include "verify/model_argument.hpp"
-#include "verify/report.hpp"
+#include "verify/view_report.hpp"
 
 namespace tokenview {
 namespace {
@@ -82,7 +82,10 @@ Exit run_affected(const AffectedArguments& arguments) {
     for (const MetFault& met : result.faults) std::cout << json_line(record_of(met)) << '\n';
     ReportRecord summary{.kind = "summary"};
     summary.verdict = counted == 0 ? "match" : "finding";
-    summary.more = {{"engine", release.name},
+    summary.case_name = text(release.name, ' ', arguments.model, ' ', in_words(arguments.parallel),
+                             ", ", plural(arguments.draft_steps, "draft step"));
+    summary.more = {{"verb", "affected"},
+                    {"engine", release.name},
                     {"interpolated", release.interpolated},
                     {"gate", std::string(to_string(release.gate))},
                     {"gate_open", result.gate.open},

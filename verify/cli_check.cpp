@@ -12,8 +12,8 @@
 #include "verify/check_report.hpp"
 #include "verify/cli.hpp"
 #include "verify/cli_matrix.hpp"
-#include "verify/cli_share.hpp"
 #include "verify/cli_options.hpp"
+#include "verify/cli_share.hpp"
 #include "verify/data_folder.hpp"
 #include "verify/golden_file.hpp"
 #include "verify/hdf5_text.hpp"
@@ -172,6 +172,7 @@ class CheckRun {
     // A second run, so only where somebody looks at it.
     options_.compare_float64 = arguments_.verbosity > 0 && !file.bfloat16 &&
                                options_.dtype.value_or(DType::float32) == DType::float32;
+    options_.keep_rows = arguments_.verbosity > 0 && arguments_.format == OutputFormat::jsonl;
     FileListener listener(file, options_.allow_ties, place, *report_, progress_);
     check_golden(path, options_, listener);
     CheckTally& tally = listener.tally;

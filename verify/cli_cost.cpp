@@ -7,8 +7,8 @@
 #include "verify/cli_options.hpp"
 #include "verify/cost.hpp"
 #include "verify/model_argument.hpp"
-#include "verify/report.hpp"
 #include "verify/requests.hpp"
+#include "verify/view_report.hpp"
 
 namespace tokenview {
 namespace {
@@ -68,7 +68,7 @@ Exit cost(const CostArguments& arguments) {
     }
   }
   const std::int64_t p = arguments.parallel.tp;
-  if (p == 1) return Exit::match;
+  if (p == 1 && !records) return Exit::match;
   // Rows that norms, router and shared expert work on under sequence parallelism, of those without.
   std::int64_t tokens = 0, shards = 0;
   for (const StepInputs& of_rank : inputs) {
@@ -78,8 +78,11 @@ Exit cost(const CostArguments& arguments) {
   const double ratio = without > 0 ? least / without : 0;
   if (records) {
     ReportRecord summary{.kind = "summary"};
-    summary.verdict = ratio < 1 ? "pays" : "does not pay";
-    summary.more = {{"best", std::string(best)},
+    summary.case_name =
+        text(arguments.model, ' ', in_words(arguments.parallel), " requests ", arguments.requests);
+    summary.verdict = p == 1 ? "one rank" : ratio < 1 ? "pays" : "does not pay";
+    summary.more = {{"verb", "cost"},
+                    {"best", std::string(best)},
                     {"bytes", std::int64_t(least)},
                     {"bytes_without", std::int64_t(without)},
                     {"rows_of_a_rank", shards},

@@ -89,7 +89,8 @@ void print_records(const std::vector<DeviceInfo>& found, const std::string& reas
     std::cout << json_line(record) << '\n';
   }
   ReportRecord summary{.kind = "summary"};
-  summary.more = {{"devices", std::int64_t(found.size())},
+  summary.more = {{"verb", "devices"},
+                  {"devices", std::int64_t(found.size())},
                   {"detail", found.empty() ? "no GPU: " + reason : ""},
                   {"cuda_driver", cuda_driver_version()},
                   {"cuda_runtime", cuda_version()},

@@ -91,6 +91,37 @@ ReportRecord record_of(const MatrixResult& r) {
   return record;
 }
 
+/// What the record of a configuration is the sum of: what the ranks held, findings, and taps.
+std::vector<ReportRecord> detail_records(const MatrixResult& r) {
+  std::vector<ReportRecord> records = view_records(r.views);
+  for (const Finding& finding : r.findings) records.push_back(finding_record(finding));
+  for (const MatrixTap& tap : r.compared) {
+    ReportRecord& record =
+        records.emplace_back(tap_record(tap.name, tap.dp, tap.failed, tap.row_ratios));
+    record.more.emplace_back("values", tap.values);
+    if (tap.worst.allowed > 0) {
+      record.observed = tap.worst.observed;
+      record.allowed = tap.worst.allowed;
+      record.more.emplace_back("metric", tap.worst.metric);
+    }
+    if (!tap.problem.empty()) record.more.emplace_back("detail", tap.problem);
+  }
+  for (ReportRecord& record : records) {
+    record.file = r.entry.file;
+    record.case_name = r.entry.name();
+  }
+  return records;
+}
+
+/// The lines of a configuration in JSON Lines.
+std::vector<std::string> lines_of(const MatrixResult& r) {
+  std::vector<std::string> lines;
+  if (r.entry.keeps_details)
+    for (const ReportRecord& record : detail_records(r)) lines.push_back(json_line(record));
+  lines.push_back(json_line(record_of(r)));
+  return lines;
+}
+
 bool selected(const MatrixArguments& arguments, const MatrixEntry& entry) {
   const auto among = [](const auto& wanted, const auto& value) {
     return wanted.empty() || std::ranges::find(wanted, value) != wanted.end();
@@ -112,10 +143,10 @@ struct Checked {
 };
 
 /// Checks the configurations of `share`; `tell_case` is told of each, `tell_file` of each file that
-/// has some.
-template <class TellCase, class TellFile>
+/// has some, `tell_error` of each file that cannot be read.
+template <class TellCase, class TellFile, class TellError>
 Checked check_part(const MatrixArguments& arguments, const Executor& executor, const Share& share,
-                   TellCase tell_case, TellFile tell_file) {
+                   TellCase tell_case, TellFile tell_file, TellError tell_error) {
   const bool is_simulated = executor.device == Device::cpu && executor.comm == CommKind::sim;
   std::int64_t other_world = 0;
   Progress progress;
@@ -128,6 +159,7 @@ Checked check_part(const MatrixArguments& arguments, const Executor& executor, c
     } catch (const Error& error) {  // the others are still checked
       std::cout.flush();
       print_error(error.what());
+      tell_error(path, error.what());
       checked.exit = Exit::usage;
       continue;
     }
@@ -149,6 +181,8 @@ Checked check_part(const MatrixArguments& arguments, const Executor& executor, c
       return true;
     }));
     if (entries.empty()) continue;
+    for (MatrixEntry& entry : entries)
+      entry.keeps_details = arguments.verbosity > 0 && arguments.format == OutputFormat::jsonl;
     Agreement of_file;
     const auto take = [&](const MatrixResult& result) {
       throw_if_interrupted();
@@ -170,10 +204,14 @@ Checked check_part(const MatrixArguments& arguments, const Executor& executor, c
   return checked;
 }
 
-ReportRecord summary_record(const Agreement& all, std::int64_t refused, double seconds) {
+ReportRecord summary_record(const Agreement& all, std::int64_t refused, double seconds, Exit exit) {
   ReportRecord summary{.kind = "summary"};
-  summary.verdict = all.unexpected == 0 ? "match" : "difference";
-  summary.more = {{"configurations", all.count()},
+  summary.verdict = exit == Exit::usage   ? "error"
+                    : all.count() == 0    ? "nothing compared"
+                    : all.unexpected == 0 ? "match"
+                                          : "difference";
+  summary.more = {{"verb", "check --matrix"},
+                  {"configurations", all.count()},
                   {"clean_match", all.clean_match},
                   {"clean_differ", all.clean_differ},
                   {"finding_match", all.finding_match},
@@ -186,11 +224,12 @@ ReportRecord summary_record(const Agreement& all, std::int64_t refused, double s
 }
 
 ReportRecord part_record(const Checked& checked, const Share& share) {
-  ReportRecord summary = summary_record(checked.all, checked.refused, checked.seconds);
+  ReportRecord summary =
+      summary_record(checked.all, checked.refused, checked.seconds, checked.exit);
   summary.more.emplace_back("other_ranks", checked.other_ranks);
   summary.more.emplace_back("uploads", checked.uploads);
   if (share.count > 1) {
-    add_share(summary, share, "check --matrix", checked.all.count(), checked.selected);
+    add_share(summary, share, checked.all.count(), checked.selected);
     summary.more.emplace_back("exit", std::int64_t(checked.exit));
   }
   return summary;
@@ -236,15 +275,16 @@ Exit report_parts(const MatrixArguments& arguments, const std::vector<Part>& par
     for (const nlohmann::json& record : part.cases)
       if (records)
         std::cout << record.dump() << '\n';
+      else if (word_in(record, "kind") != "case")
+        continue;
       else if (arguments.verbosity > 0 || word_in(record, "verdict") != "match")
         std::cout << (word_in(record, "verdict") == "match" ? "ok    " : "FAIL  ")
                   << word_in(record, "case") << ": " << word_in(record, "detail") << '\n';
   const Exit exit =
       largest_of(parts, "exit") > 0 ? Exit::usage : Exit::match;  // a file that cannot be read
+  if (records) std::cout << json_line(summary_record(all, refused, seconds, exit)) << '\n';
   if (all.count() == 0) return more_important(exit, nothing_compared(arguments, {}));
-  if (records)
-    std::cout << json_line(summary_record(all, refused, seconds)) << '\n';
-  else
+  if (!records)
     print_summary(all, refused, 0, text(" in ", plural(std::int64_t(parts.size()), "part")),
                   seconds);
   return more_important(exit, all.unexpected == 0 ? Exit::match : Exit::difference);
@@ -260,23 +300,28 @@ Exit run_matrix_check(const MatrixArguments& arguments) {
   // Processes that are the ranks of one run do not share the work.
   const Share share = executor.comm == CommKind::sim ? share_of(arguments.shard) : Share();
   if (share.is_mpirun && share.count > 1)
-    return report_parts(
-        arguments, gathered_parts("check --matrix", share, [&] {
-          std::vector<std::string> lines;
-          const Checked checked = check_part(
-              arguments, executor, share,
-              [&](const MatrixResult& r) { lines.push_back(json_line(record_of(r))); },
-              [](const std::string&, const Agreement&) {});
-          lines.push_back(json_line(part_record(checked, share)));
-          return lines;
-        }));
+    return report_parts(arguments, gathered_parts("check --matrix", share, [&] {
+                          std::vector<std::string> lines;
+                          const Checked checked = check_part(
+                              arguments, executor, share,
+                              [&](const MatrixResult& r) {
+                                for (std::string& line : lines_of(r))
+                                  lines.push_back(std::move(line));
+                              },
+                              [](const std::string&, const Agreement&) {},
+                              [&](const std::string& path, const std::string& problem) {
+                                lines.push_back(json_line(error_record(path, problem)));
+                              });
+                          lines.push_back(json_line(part_record(checked, share)));
+                          return lines;
+                        }));
 
   const bool records = arguments.format == OutputFormat::jsonl;
   const Checked checked = check_part(
       arguments, executor, share,
       [&](const MatrixResult& result) {
         if (records)
-          std::cout << json_line(record_of(result)) << '\n';
+          for (const std::string& line : lines_of(result)) std::cout << line << '\n';
         else if (arguments.verbosity > 0 || !result.as_expected())
           std::cout << in_words(result) << '\n';
       },
@@ -290,12 +335,14 @@ Exit run_matrix_check(const MatrixArguments& arguments) {
                             : text(", worst ", of_file.worst.metric, ' ', of_file.worst.observed,
                                    " of ", of_file.worst.allowed, " at ", of_file.worst_place))
                     << '\n';
+      },
+      [&](const std::string& path, const std::string& problem) {
+        if (records) std::cout << json_line(error_record(path, problem)) << '\n';
       });
+  if (records) std::cout << json_line(part_record(checked, share)) << '\n';
   if (checked.all.count() == 0 && (share.count == 1 || checked.selected == 0))
     return more_important(checked.exit, nothing_compared(arguments, checked.known_cases));
-  if (records) {
-    std::cout << json_line(part_record(checked, share)) << '\n';
-  } else {
+  if (!records) {
     if (checked.other_ranks > 0)
       std::cout << plural(checked.other_ranks, "configuration")
                 << " left out: of another number of ranks than there are\n";

@@ -16,8 +16,8 @@ struct MatrixArguments {
   std::vector<std::int64_t> tp, dp;  // empty: all
   std::vector<std::int64_t> tokens;  // prefixes alone; empty: cases, and prefixes where not quick
   std::vector<std::string> protocols, cases;
-  std::optional<std::string> shard;               // "2/8"; empty: see share_of()
-  std::vector<std::string> merge;  // files of parts: nothing is run
+  std::optional<std::string> shard;  // "2/8"; empty: see share_of()
+  std::vector<std::string> merge;    // files of parts: nothing is run
   ExecutorArguments executor;
   int num_threads = 1;  // on the CPU, with simulated ranks
   int verbosity = 0;

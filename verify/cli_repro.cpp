@@ -72,17 +72,20 @@ std::optional<Diagnosis> diagnosis_of(const Scenario& s, const ScenarioVariant& 
   return Diagnosis{*blame, find_repairs(run)};
 }
 
+/// "protocol B, tp=4 dp=1 ep, requests 10, 1 draft step, a correct target"
+std::string configuration_in_words(const Scenario& s, const ScenarioVariant& variant) {
+  std::string requests;
+  for (const std::string& step : s.requests) requests += (requests.empty() ? "" : ", then ") + step;
+  return text("protocol ", to_string(variant.protocol), ", ", in_words(s.parallel), ", requests ",
+              requests, ", ", plural(s.draft_steps, "draft step"),
+              s.target_runs ? "" : ", a correct target");
+}
+
 void explain(const Scenario& s, const ScenarioVariant& variant, const ScenarioResult& run,
              const std::optional<Diagnosis>& diagnosis) {
   const ViewRunResult& result = run.views;
   std::cout << s.name << ": " << s.title << '\n' << "source  " << s.source << '\n';
-  std::string requests;
-  for (const std::string& step : s.requests) requests += (requests.empty() ? "" : ", then ") + step;
-  std::cout << "run     protocol " << to_string(variant.protocol) << ", tp=" << s.parallel.tp
-            << " dp=" << s.parallel.dp << (s.parallel.pp > 1 ? text(" pp=", s.parallel.pp) : "")
-            << (s.parallel.enable_expert_parallel ? " ep" : "") << ", requests " << requests << ", "
-            << plural(s.draft_steps, "draft step") << (s.target_runs ? "" : ", a correct target")
-            << '\n';
+  std::cout << "run     " << configuration_in_words(s, variant) << '\n';
   for (const InjectedFault& fault : variant.faults)
     std::cout << "fault   " << to_string(fault) << '\n';
   if (result.findings.empty() && run.numeric.empty()) {
@@ -348,6 +351,7 @@ Exit repro(const ReproArguments& arguments) {
   if (arguments.executor.device != Device::cpu) on_device = run_on_device(arguments, s, variant);
   const std::optional<Diagnosis> diagnosis = diagnosis_of(s, variant);
   if (arguments.format == OutputFormat::jsonl) {
+    for (const ReportRecord& record : view_records(result)) std::cout << json_line(record) << '\n';
     for (const auto* findings : {&result.findings, &run.numeric})
       for (const Finding& finding : *findings)
         std::cout << json_line(finding_record(finding)) << '\n';
@@ -364,7 +368,13 @@ Exit repro(const ReproArguments& arguments) {
                       : on_device && on_device->asserted() ? "device assert"
                       : clean                              ? "match"
                                                            : "finding";
-    summary.more = {{"findings", std::int64_t(result.findings.size())}};
+    summary.case_name = text(s.name, ", ", configuration_in_words(s, variant));
+    summary.more = {{"verb", arguments.repaired ? "repro --repaired" : "repro"},
+                    {"findings", std::int64_t(result.findings.size())},
+                    {"title", s.title},
+                    {"source", s.source},
+                    {"repair", s.repair_note},
+                    {"detail", as_expected ? result.error : problem}};
     std::cout << json_line(summary) << '\n';
   } else {
     explain(s, variant, run, diagnosis);

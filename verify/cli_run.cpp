@@ -148,6 +148,25 @@ std::unique_ptr<WeightSource> weights_of(const std::string& model, const ModelCo
   return std::make_unique<SeededWeights>(config, 1);
 }
 
+/// "qwen3.5-moe B tp=4 dp=1 ep requests 10, 1 draft step": what tells two runs apart.
+std::string configuration_in_words(const RunArguments& arguments, const ParallelPlan& plan) {
+  std::string words = text(arguments.model, ' ', to_string(plan.protocol), ' ',
+                           in_words(arguments.parallel), " requests ", arguments.requests);
+  if (arguments.draft_steps > 0) words += ", " + plural(arguments.draft_steps, "draft step");
+  if (arguments.engine) words += ", " + *arguments.engine;
+  for (const std::string& fault : arguments.faults) words += ", fault " + fault;
+  return words;
+}
+
+ReportRecord record_of(const UnshardedTap& tap) {
+  ReportRecord record = tap_record(tap.name, tap.dp, tap.failed, tap.row_ratios);
+  record.observed = tap.worst;
+  record.allowed = tap.allowed;
+  record.more.insert(record.more.end(), {{"metric", "max_abs"}, {"values", tap.values}});
+  if (!tap.detail.empty()) record.more.emplace_back("detail", tap.detail);
+  return record;
+}
+
 Exit run(const RunArguments& arguments) {
   const ModelConfig config = model_argument(arguments.model).reading.config;
   require_simulable(config, arguments.parallel, arguments.draft_steps);
@@ -236,12 +255,14 @@ Exit run(const RunArguments& arguments) {
   const bool nothing_compared = result.clean() && matches && numbers && numbers->values == 0;
 
   if (arguments.format == OutputFormat::jsonl) {
-    for (const NamedView& view : result.views) std::cout << json_line(view_record(view)) << '\n';
+    for (const ReportRecord& record : view_records(result)) std::cout << json_line(record) << '\n';
     for (const Finding& finding : result.findings)
       std::cout << json_line(finding_record(finding)) << '\n';
     if (blame)
       for (const ReportRecord& record : repair_records(*blame, search))
         std::cout << json_line(record) << '\n';
+    for (const UnshardedTap& tap : numbers ? numbers->compared : std::vector<UnshardedTap>())
+      std::cout << json_line(record_of(tap)) << '\n';
     if (numbers)
       for (const Finding& finding : numbers->findings)
         std::cout << json_line(finding_record(finding)) << '\n';
@@ -250,7 +271,16 @@ Exit run(const RunArguments& arguments) {
                       : nothing_compared ? "nothing compared"
                       : matches          ? "match"
                                          : "difference";
-    summary.more = {{"protocol", std::string(to_string(plan.protocol))},
+    summary.case_name = configuration_in_words(arguments, plan);
+    summary.more = {{"verb", "run"},
+                    {"model", arguments.model},
+                    {"protocol", std::string(to_string(plan.protocol))},
+                    {"tp", arguments.parallel.tp},
+                    {"dp", arguments.parallel.dp},
+                    {"pp", arguments.parallel.pp},
+                    {"expert_parallel", arguments.parallel.enable_expert_parallel},
+                    {"requests", arguments.requests},
+                    {"draft_steps", arguments.draft_steps},
                     {"findings", std::int64_t(result.findings.size())},
                     {"detail", result.error}};
     if (numbers) {
@@ -262,10 +292,7 @@ Exit run(const RunArguments& arguments) {
     }
     std::cout << json_line(summary) << '\n';
   } else {
-    std::cout << "protocol " << to_string(plan.protocol) << ", tp=" << arguments.parallel.tp
-              << " dp=" << arguments.parallel.dp
-              << (arguments.parallel.pp > 1 ? text(" pp=", arguments.parallel.pp) : "")
-              << (arguments.parallel.enable_expert_parallel ? " ep" : "")
+    std::cout << "protocol " << to_string(plan.protocol) << ", " << in_words(arguments.parallel)
               << (arguments.cases.empty() ? ", requests " + arguments.requests
                                           : ", cases " + joined(arguments.cases))
               << "; rows of every rank\n";

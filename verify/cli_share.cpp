@@ -150,9 +150,7 @@ Share share_of(const std::optional<std::string>& option) {
   return share;
 }
 
-void add_share(ReportRecord& summary, const Share& share, const std::string& verb,
-               std::int64_t items, std::int64_t all) {
-  summary.more.emplace_back("verb", verb);
+void add_share(ReportRecord& summary, const Share& share, std::int64_t items, std::int64_t all) {
   summary.more.emplace_back("shard", share.str());
   summary.more.emplace_back("items", items);
   summary.more.emplace_back("all", all);

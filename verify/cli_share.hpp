@@ -35,9 +35,9 @@ struct Part {
   nlohmann::json summary;
 };
 
-/// What the summary of a part says of it: which part, of `verb`, with `items` of `all` of the run.
-void add_share(ReportRecord& summary, const Share& share, const std::string& verb,
-               std::int64_t items, std::int64_t all);
+/// What the summary of a part says of it beside its verb: which part, with `items` of `all` of the
+/// run.
+void add_share(ReportRecord& summary, const Share& share, std::int64_t items, std::int64_t all);
 
 /// Reads parts that `verb` printed as JSON Lines, in their order. Throws FileError, naming the file
 /// and the part, for one that is missing, there twice, incomplete, or of another run.

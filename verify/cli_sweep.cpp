@@ -224,11 +224,15 @@ ReportRecord case_record(const SweepResult& result) {
 ReportRecord summary_record(const SweepMatrix& matrix, const Counts& counts, double seconds) {
   ReportRecord summary{.kind = "summary"};
   summary.verdict = counts.unexpected == 0 ? "match" : "difference";
-  summary.more = {
-      {"covered", matrix.covered},       {"distinct", std::int64_t(matrix.distinct.size())},
-      {"refused", matrix.refused},       {"runs", counts.runs},
-      {"clean", counts.clean},           {"findings", counts.found},
-      {"unexpected", counts.unexpected}, {"seconds", seconds}};
+  summary.more = {{"verb", "sweep"},
+                  {"covered", matrix.covered},
+                  {"distinct", std::int64_t(matrix.distinct.size())},
+                  {"refused", matrix.refused},
+                  {"runs", counts.runs},
+                  {"clean", counts.clean},
+                  {"findings", counts.found},
+                  {"unexpected", counts.unexpected},
+                  {"seconds", seconds}};
   return summary;
 }
 
@@ -285,7 +289,7 @@ Exit sweep(const SweepArguments& arguments) {
   const auto part_summary = [&](const Swept& swept) {
     ReportRecord summary = summary_record(matrix, swept.counts, swept.seconds);
     if (share.count > 1)
-      add_share(summary, share, "sweep", swept.counts.runs, std::int64_t(matrix.distinct.size()));
+      add_share(summary, share, swept.counts.runs, std::int64_t(matrix.distinct.size()));
     return json_line(summary);
   };
   if (share.is_mpirun && share.count > 1)
@@ -361,7 +365,10 @@ Exit score_mutants(const SweepArguments& arguments) {
   if (arguments.format == OutputFormat::jsonl) {
     ReportRecord summary{.kind = "summary"};
     summary.verdict = caught == mutants ? "match" : "difference";
-    summary.more = {{"mutants", mutants}, {"caught", caught}, {"blind_spots", spots}};
+    summary.more = {{"verb", "sweep --mutants"},
+                    {"mutants", mutants},
+                    {"caught", caught},
+                    {"blind_spots", spots}};
     std::cout << json_line(summary) << '\n';
   } else {
     std::cout << "score " << caught << " of " << mutants << ", " << plural(spots, "blind spot")

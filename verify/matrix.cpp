@@ -41,6 +41,13 @@ class Comparer {
     const std::string pass = view.name.substr(0, slash);
     const std::int64_t step = pass == "target" ? -1 : std::stoll(pass.substr(4));
     const LoadedGolden::Case& golden_case = *cases_[std::size_t(dp)];
+    detail_ = {.name = view.name, .dp = dp};
+    compare_tap(view, taps, dp, step, golden_case);
+    if (entry_.keeps_details) result_.compared.push_back(std::move(detail_));
+  }
+
+  void compare_tap(const NamedView& view, const std::vector<RankTaps>& taps, std::int64_t dp,
+                   std::int64_t step, const LoadedGolden::Case& golden_case) {
     if (view.name.ends_with(".ids")) {
       compare_ids(view, taps, dp, step);
       return;
@@ -65,7 +72,12 @@ class Comparer {
       if (values.is_sum && std::int64_t(values.rows.size()) != trusted.rows())
         fail(view.name, text("the ranks have summands of ", values.rows.size(),
                              " rows, the golden ", trusted.rows()));
-      if (!values.rows.empty()) judge(view.name, values);
+      if (values.rows.empty()) continue;
+      judge(view.name, values);
+      if (!entry_.keeps_details) continue;
+      detail_.row_ratios.resize(std::size_t(trusted.rows()));
+      raise_row_ratios(detail_.row_ratios, values,
+                       float32_allowed(trusted.size() == 0 ? 0 : trusted.cwiseAbs().maxCoeff()));
     }
   }
 
@@ -96,6 +108,7 @@ class Comparer {
           }
       }
       result_.values += ids.size();
+      detail_.values += ids.size();
     }
     result_.taps += 1;
   }
@@ -106,7 +119,13 @@ class Comparer {
     const Bound bound = float32_bound(comparison, values.columns);
     result_.taps += 1;
     result_.values += comparison.count;
-    if (!bound.holds()) ++result_.failed;
+    detail_.values += comparison.count;
+    if (!bound.holds()) {
+      ++result_.failed;
+      detail_.failed = true;
+    }
+    if (!(bound.ratio() <= detail_.worst.ratio()) || detail_.worst.allowed == 0)
+      detail_.worst = bound;
     if (bound.ratio() > result_.worst.ratio() || result_.worst_tap.empty()) {
       result_.worst = bound;
       result_.worst_tap = name;
@@ -114,6 +133,8 @@ class Comparer {
   }
 
   void fail(const std::string& name, std::string problem) {
+    detail_.failed = true;
+    if (detail_.problem.empty()) detail_.problem = problem;
     if (result_.failed++ == 0) result_.problem = name + ": " + std::move(problem);
   }
 
@@ -121,6 +142,7 @@ class Comparer {
   const MatrixEntry& entry_;
   const std::vector<const LoadedGolden::Case*>& cases_;
   MatrixResult& result_;
+  MatrixTap detail_;  // of the tap at hand
 };
 
 }  // namespace
@@ -224,6 +246,7 @@ MatrixResult judge_entry(const LoadedGolden& golden, const MatrixEntry& entry,
 
   const ViewRunResult views = run_views(run, true);
   result.findings = views.findings;
+  if (entry.keeps_details) result.views = views;
   const auto asserts = predicted_asserts(views.findings);
   if (is_on_gpu && !asserts.empty()) {
     result.error = text("not run: index ", asserts.front().index, " of ", asserts.front().bound,

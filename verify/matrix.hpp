@@ -19,9 +19,21 @@ struct MatrixEntry {
   ParallelConfig parallel;
   ProtocolId protocol = ProtocolId::S;  // asked for; the plan says what becomes of it
   std::int64_t tokens = 0;              // the first rows of each case alone; 0: all
+  bool keeps_details = false;           // the result has its views and taps
 
   /// "qwen3_next_tiny prefill D tp=2 dp=1 ep"
   std::string name() const;
+};
+
+/// A tap of one data-parallel rank beside the golden, over the ranks that hold its rows.
+struct MatrixTap {
+  std::string name;  // "target/model.layers.0.mlp"
+  std::int64_t dp = 0;
+  Bound worst = {};
+  std::int64_t values = 0;
+  std::string problem = {};  // what is wrong but for a bound
+  bool failed = false;
+  std::vector<double> row_ratios = {};  // of the golden's rows: max|error| / allowed
 };
 
 /// What a configuration gave.
@@ -33,9 +45,11 @@ struct MatrixResult {
   std::int64_t values = 0;
   Bound worst;  // of the taps
   std::string worst_tap;
-  std::int64_t failed = 0;        // taps over their bound, or ids that differ
-  std::string problem;            // the first of them that is no bound, in words
-  bool expected_to_fail = false;  // a historical protocol at a row count that it cannot tell
+  std::int64_t failed = 0;               // taps over their bound, or ids that differ
+  std::string problem;                   // the first of them that is no bound, in words
+  bool expected_to_fail = false;         // a historical protocol at a row count that it cannot tell
+  ViewRunResult views;                   // where MatrixEntry::keeps_details
+  std::vector<MatrixTap> compared = {};  // likewise
 
   bool views_clean() const { return findings.empty() && error.empty(); }
   bool numbers_match() const { return failed == 0 && error.empty() && taps > 0; }

@@ -70,6 +70,7 @@ struct ParallelRun {
   std::size_t most_findings = 100'000;                   // of a rank, on views
   std::vector<CollectiveRecord>* collectives = nullptr;  // where those of rank 0 go, with numbers
                                                          // those of every rank
+  std::vector<CollectiveRecord>* group_calls = nullptr;  // where those of every group go, once each
   const OwnProtocol* own_protocol = nullptr;             // null: that of the plan
 };
 
@@ -77,6 +78,8 @@ struct ParallelRun {
 template <class Ops, class Comm = SimComm<Ops>>
 class RankObserver : public TapSink<Ops>, public DraftObserver<Rank<Ops, Comm>> {
  public:
+  /// The step whose tensors it sees begins.
+  virtual void starts() {}
   virtual void lm_head(const typename Ops::Tensor& logits) = 0;
 
   /// Who sees the taps of the pass over the context of a run of one step.
@@ -133,6 +136,7 @@ class RankProgram {
     const Batch& batch = inputs.step;
     if (injector_) injector_->enter_step(index, batch.num_tokens());
     if constexpr (requires { ops_.enter_step(0); }) ops_.enter_step(std::int32_t(index));
+    if (observer != nullptr) observer->starts();
     exchange(batch);
     rank_.taps = observer;
     const T hidden = target(batch);
@@ -266,6 +270,7 @@ void run_with_weights(const ParallelRun& run, WeightsOf weights_of, OpsOf ops_of
                       ObserverOf observer_of, ReductionOrder order = ReductionOrder::rank) {
   SimMesh mesh(run.plan.parallel, order);
   mesh.record(run.collectives);
+  mesh.record_groups(run.group_calls);
   run_on_mesh<Ops>(run, mesh, weights_of, ops_of, observer_of);
   if (run.finished) run.finished(mesh);
 }

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "verify/placed_compare.hpp"
 
+#include <algorithm>
+
 #include "reference/program/error.hpp"
+#include "verify/row_ratios.hpp"
 
 namespace tokenview {
 
@@ -64,6 +67,7 @@ PlacedTap<S> placed(const std::vector<HeldTensor<S>>& ranks, std::int64_t dp, st
           continue;
         }
         values.rows.push_back(r);
+        values.trusted_rows.push_back(place);
         for (std::size_t c = 0; c < columns.size(); ++c) {
           values.found.push_back(mine(r, std::int64_t(c)));
           values.trusted.push_back(trusted(place, columns[c]));
@@ -80,6 +84,7 @@ PlacedTap<S> placed(const std::vector<HeldTensor<S>>& ranks, std::int64_t dp, st
   for (std::int64_t r = 0; r < trusted.rows(); ++r) {
     if (!is_summed[std::size_t(r)]) continue;
     total.rows.push_back(r);
+    total.trusted_rows.push_back(r);
     for (std::int64_t c = 0; c < trusted.cols(); ++c) {
       total.found.push_back(S(sum(r, c)));
       total.trusted.push_back(trusted(r, c));
@@ -115,6 +120,16 @@ PlacedTap<double> placed(const NamedView& view, const std::vector<RankTaps>& tap
                      columns_of(tap, held.columns, trusted.cols(), config)});
   }
   return placed<double>(ranks, dp, parallel.tp, trusted, row_of);
+}
+
+void raise_row_ratios(std::vector<double>& ratios, const PlacedValues<double>& values, double allowed) {
+  const std::vector<double> of_rows =
+      row_ratios(std::span<const double>(values.found), std::span<const double>(values.trusted),
+                 values.columns, allowed);
+  for (std::size_t i = 0; i < of_rows.size(); ++i) {
+    double& ratio = ratios[std::size_t(values.trusted_rows[i])];
+    ratio = std::max(ratio, of_rows[i]);
+  }
 }
 
 }  // namespace tokenview

@@ -20,6 +20,7 @@ struct PlacedValues {
   RankCoordinates at = {};  // of a sum the last rank that holds a summand
   bool is_sum = false;
   std::vector<std::int64_t> rows = {};  // of the rank's tensor; of a sum those of the trusted one
+  std::vector<std::int64_t> trusted_rows = {};  // the trusted tensor's, row for row
   std::int64_t columns = 0;
   std::vector<S> found = {}, trusted = {};  // [rows, columns]
 };
@@ -49,6 +50,10 @@ struct HeldTensor {
   bool is_partial = false;
   std::vector<std::int64_t> columns;
 };
+
+/// Raises ratios[r], [trusted rows], to max|found - trusted| / allowed of the rows that belong to
+/// the trusted row r.
+void raise_row_ratios(std::vector<double>& ratios, const PlacedValues<double>& values, double allowed);
 
 /// Puts each rank's rows where its view says that they belong, its columns likewise, and adds up
 /// what is partial where `summands` ranks have one (where not, the views say what is missing).

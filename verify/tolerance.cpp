@@ -10,15 +10,19 @@ namespace tokenview {
 namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
+constexpr double limit = 1e-4;  // of float32
 
 Bound nearer(const Bound& a, const Bound& b) { return a.ratio() >= b.ratio() ? a : b; }
 
 }  // namespace
 
+double float32_allowed(double max_golden) { return limit * std::max(1.0, max_golden); }
+
+double bfloat16_allowed(double max_golden, int points) { return double(points) / 128 * max_golden; }
+
 Bound float32_bound(const Comparison& c, std::int64_t columns) {
-  constexpr double limit = 1e-4;
   if (c.not_finite > 0) return {infinity, limit, "not_finite"};
-  const Bound absolute{c.max_abs_error, limit * std::max(1.0, c.max_golden), "max_abs"};
+  const Bound absolute{c.max_abs_error, float32_allowed(c.max_golden), "max_abs"};
   if (columns == 1) {
     const double rows = std::sqrt(double(std::max<std::int64_t>(1, c.count)));
     return nearer(absolute, {c.error_l2 / rows, std::max(limit * c.golden_l2 / rows, 2e-5), "rms"});
@@ -94,7 +98,7 @@ bool reads_caches(const std::string& tap) {
 Bound bfloat16_bound(const Comparison& c, int points) {
   const double n = points;
   if (c.not_finite > 0) return {infinity, n / 128, "not_finite"};
-  return nearer({c.max_abs_error, n / 128 * c.max_golden, "max_abs"},
+  return nearer({c.max_abs_error, bfloat16_allowed(c.max_golden, points), "max_abs"},
                 {c.relative_l2(), std::sqrt(n) / 256, "relative_l2"});
 }
 

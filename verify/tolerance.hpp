@@ -24,6 +24,10 @@ struct Bound {
 /// may reach 2e-5 where 1e-4 of the values is less: a logit's effect on the gate is absolute.
 Bound float32_bound(const Comparison& comparison, std::int64_t columns);
 
+/// What float32_bound() and bfloat16_bound() allow max|error| to be, by max|golden|.
+double float32_allowed(double max_golden);
+double bfloat16_allowed(double max_golden, int points);
+
 /// How many values between a tap and the taps before it are rounded to bfloat16, one after the
 /// other, in the implementation that rounds more often. 0 for an unknown name.
 /// Source: transformers 5.19.0 modeling_qwen3_next.py, modeling_qwen3_5_moe.py,

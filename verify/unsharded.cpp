@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "reference/program/error.hpp"
 #include "verify/placed_compare.hpp"
@@ -27,34 +28,49 @@ class Beside {
       if (rows == trusted_rows.end() || values == trusted.taps.front().values.end()) continue;
       const Matrix<double>& right = values->second;
       const auto row_of = [&](const RowRun& row) { return place_of(row, rows->second); };
-      compare_tap(view.name,
+      UnshardedTap tap{.name = view.name, .dp = dp};
+      tap.row_ratios.resize(std::size_t(right.rows()));
+      compare_tap(tap,
                   placed(view, numbers.taps, dp, run_.plan.parallel, run_.config, right, row_of),
                   right.size() == 0 ? 0 : right.cwiseAbs().maxCoeff());
+      result_.compared.push_back(std::move(tap));
     }
   }
 
  private:
-  void compare_tap(const std::string& name, const PlacedTap<double>& tap, double largest) {
+  void compare_tap(UnshardedTap& told, const PlacedTap<double>& tap, double largest) {
+    const std::string& name = told.name;
     const double scale = std::max({bound_.least, largest, 1e-30});
+    told.allowed = bound_.relative * scale;
     if (!tap.other_shapes.empty()) {
       const PlacedTap<double>::OtherShape& first = tap.other_shapes.front();
+      told.failed = true;
+      told.detail =
+          text("rank ", first.at.world, " has ", first.actual, ", its view says ", first.expected);
       report(first.at, name, first.expected, first.actual, -1);
       return;
     }
+    for (const PlacedValues<double>& values : tap.values) {
+      raise_row_ratios(told.row_ratios, values, told.allowed);
+      told.values += std::int64_t(values.found.size());
+    }
     for (const PlacedValues<double>& values : tap.values)
       for (std::size_t i = 0; i < values.found.size(); ++i) {
-        const double ratio = std::abs(values.found[i] - values.trusted[i]) / scale;
+        const double error = std::abs(values.found[i] - values.trusted[i]);
+        const double ratio =
+            std::isnan(error) ? std::numeric_limits<double>::infinity() : error / scale;
         ++result_.values;
-        if (!(ratio <= result_.worst)) {
+        told.worst = std::max(told.worst, ratio * scale);
+        if (ratio > result_.worst) {
           result_.worst = ratio;
           result_.worst_tap = name;
         }
-        if (ratio <= bound_.relative) continue;
+        if (ratio <= bound_.relative || told.failed) continue;
+        told.failed = true;
         report(values.at, name, text(values.trusted[i]), text(values.found[i]),
                values.rows[i / std::size_t(values.columns)]);
-        return;
       }
-    ++result_.taps;
+    if (!told.failed) ++result_.taps;
   }
 
   void report(const RankCoordinates& at, const std::string& name, std::string expected,
@@ -81,6 +97,7 @@ ParallelRun unsharded(const ParallelRun& run, std::size_t dp) {
   alone.fault_hits = nullptr;
   alone.finished = {};
   alone.collectives = nullptr;
+  alone.group_calls = nullptr;
   return alone;
 }
 

@@ -12,6 +12,17 @@ ParallelRun unsharded(const ParallelRun& run, std::size_t dp);
 
 /// Where a token's row is among `rows`, of a tensor of its own dp rank; -1: nowhere.
 std::int64_t place_of(const RowRun& row, const Rows& rows);
+/// A tensor of one data-parallel rank's requests beside the unsharded model's.
+struct UnshardedTap {
+  std::string name;
+  std::int64_t dp = 0;
+  double worst = 0;  // max|difference|; infinite where one is NaN
+  double allowed = 0;
+  std::int64_t values = 0;
+  bool failed = false;
+  std::string detail = {};
+  std::vector<double> row_ratios = {};  // of the trusted rows: max|difference| / what is allowed
+};
 
 /// A run's numbers beside those of the unsharded model.
 struct UnshardedComparison {
@@ -19,7 +30,8 @@ struct UnshardedComparison {
   std::int64_t taps = 0, values = 0;
   double worst = 0;  // of |difference| / scale, see UnshardedBound
   std::string worst_tap;
-  std::string error;  // what stopped the run; empty: nothing
+  std::vector<UnshardedTap> compared;  // in program order, dp rank by dp rank
+  std::string error;                   // what stopped the run; empty: nothing
 };
 
 /// What is allowed: |difference| <= relative * max(least, max|value of the tap|).

@@ -26,20 +26,55 @@ std::string coloured(std::string line, const std::string& word, const char* colo
   return line;
 }
 
-}  // namespace
+/// "all", "1/4"
+std::string to_string(const ColumnBlock& columns) {
+  return columns.all() ? "all" : text(columns.begin, '/', columns.of);
+}
 
 ReportRecord view_record(const NamedView& view) {
   ReportRecord record{.kind = "view"};
   const std::size_t slash = view.name.find('/');
   record.step = view.name.substr(0, slash);
   record.tap = view.name.substr(slash + 1);
-  std::vector<std::string> rows, sums;
+  std::vector<std::string> rows, sums, columns;
   for (const ViewOps::Tensor& of_rank : view.by_rank) {
     rows.push_back(to_map(of_rank.rows));
     sums.push_back(to_string(of_rank.sum));
+    columns.push_back(to_string(of_rank.columns));
   }
-  record.more = {{"stage", view.stage}, {"rows", rows}, {"sums", sums}};
+  record.more = {{"stage", view.stage}, {"rows", rows}, {"sums", sums}, {"columns", columns}};
   return record;
+}
+
+ReportRecord call_record(const NamedCall& named) {
+  ReportRecord record{.kind = "collective"};
+  record.step = named.pass;
+  record.tap = named.call.module;
+  record.more = {{"stage", named.stage},
+                 {"operation", named.call.op},
+                 {"group", named.call.group},
+                 {"ranks", named.call.ranks},
+                 {"elements", named.call.elements}};
+  return record;
+}
+
+}  // namespace
+
+std::string in_words(const ParallelConfig& parallel) {
+  return text("tp=", parallel.tp, " dp=", parallel.dp,
+              parallel.pp > 1 ? text(" pp=", parallel.pp) : "",
+              parallel.enable_expert_parallel ? " ep" : "");
+}
+
+std::vector<ReportRecord> view_records(const ViewRunResult& result) {
+  std::vector<ReportRecord> records;
+  auto call = result.calls.begin();
+  for (std::size_t i = 0; i <= result.views.size(); ++i) {
+    for (; call != result.calls.end() && call->before <= i; ++call)
+      records.push_back(call_record(*call));
+    if (i < result.views.size()) records.push_back(view_record(result.views[i]));
+  }
+  return records;
 }
 
 void print_views(std::ostream& out, const ViewRunResult& result, bool colour) {
@@ -53,8 +88,7 @@ void print_views(std::ostream& out, const ViewRunResult& result, bool colour) {
     for (const ViewOps::Tensor& of_rank : view.by_rank) {
       sums += (sums.empty() ? "" : "|") + to_string(of_rank.sum);
       if (!of_rank.columns.all())
-        columns +=
-            (columns.empty() ? "" : ",") + text(of_rank.columns.begin, '/', of_rank.columns.of);
+        columns += (columns.empty() ? "" : ",") + to_string(of_rank.columns);
     }
     const bool complete = std::ranges::all_of(
         view.by_rank, [](const ViewOps::Tensor& x) { return x.sum.is_complete(); });
@@ -72,6 +106,18 @@ void print_findings(std::ostream& out, const ViewRunResult& result, std::size_t 
     out << "               and "
         << plural(std::int64_t(result.findings.size() - most), "more finding") << '\n';
   if (!result.error.empty()) out << "stopped        " << result.error << '\n';
+}
+
+ReportRecord tap_record(const std::string& name, std::int64_t dp, bool failed,
+                        const std::vector<double>& row_ratios) {
+  ReportRecord record{.kind = "tap"};
+  const std::size_t slash = name.find('/');
+  record.step = name.substr(0, slash);
+  record.tap = name.substr(slash + 1);
+  record.verdict = failed ? "difference" : "match";
+  record.more = {{"dp", dp}, {"failed", failed}};
+  if (!row_ratios.empty()) record.more.emplace_back("row_ratios", rounded(row_ratios));
+  return record;
 }
 
 ReportRecord finding_record(const Finding& finding) {

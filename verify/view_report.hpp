@@ -18,8 +18,17 @@ std::string row_map(const NamedView& view);
 /// The first findings, one line each, and how many more there are.
 void print_findings(std::ostream& out, const ViewRunResult& result, std::size_t most = 20);
 
-/// What every rank held at a point, as a record of kind "view".
-ReportRecord view_record(const NamedView& view);
+/// "tp=4 dp=1 ep", with pp where there are stages.
+std::string in_words(const ParallelConfig& parallel);
+
+/// What every rank held at every named tensor, and the collectives between them, in program order:
+/// records of the kinds "view" and "collective".
+std::vector<ReportRecord> view_records(const ViewRunResult& result);
+
+/// A tensor of one data-parallel rank beside the trusted one, as a record of kind "tap". `name` has
+/// its pass: "target/model.norm". Metric, observed and allowed are the caller's.
+ReportRecord tap_record(const std::string& name, std::int64_t dp, bool failed,
+                        const std::vector<double>& row_ratios);
 
 /// A finding as a record of kind "finding".
 ReportRecord finding_record(const Finding& finding);

@@ -2,6 +2,7 @@
 #include "verify/view_run.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <tuple>
 
 #include "reference/program/error.hpp"
@@ -25,11 +26,23 @@ class ViewRecorder final : public RankObserver<ViewOps> {
     std::string name;
     ViewOps::Tensor tensor;
     std::int64_t order;
+    std::size_t calls;  // of all groups when it was named
   };
   std::vector<Recorded> views;
 
-  explicit ViewRecorder(const ViewOps& ops) : ops_(ops) {}
+  /// `calls`: of all groups, as they come.
+  ViewRecorder(const ViewOps& ops, const std::vector<CollectiveRecord>& calls)
+      : ops_(ops), calls_(calls) {}
 
+  /// How many tensors this rank had named when call `index` came; nothing: it is of an earlier
+  /// step.
+  std::optional<std::size_t> views_before(std::size_t index) const {
+    if (index < first_call_) return std::nullopt;
+    return std::size_t(std::ranges::upper_bound(views, index, {}, &Recorded::calls) -
+                       views.begin());
+  }
+
+  void starts() override { first_call_ = calls_.size(); }
   void tensor(const ModulePath& module, const char* leaf, ViewOps::Tensor& value) override {
     record(pass_ + module.str(leaf), value);
   }
@@ -50,12 +63,34 @@ class ViewRecorder final : public RankObserver<ViewOps> {
 
  private:
   void record(std::string name, const ViewOps::Tensor& tensor) {
-    views.push_back({std::move(name), tensor, ops_.mark().order});
+    views.push_back({std::move(name), tensor, ops_.mark().order, calls_.size()});
   }
 
   const ViewOps& ops_;
+  const std::vector<CollectiveRecord>& calls_;
+  std::size_t first_call_ = 0;
   std::string pass_ = "target/";
 };
+
+/// Adds the calls of a stage, whose views are to be added next.
+void add_calls(const std::vector<CollectiveRecord>& calls,
+               const std::vector<ViewRecorder>& recorders, std::int64_t stage,
+               const ParallelConfig& parallel, ViewRunResult& result) {
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    const std::int64_t first = calls[i].ranks.front();
+    if (coordinates_of(first, parallel).pp != stage) continue;
+    const ViewRecorder& of_first = recorders[std::size_t(first)];
+    const auto before = of_first.views_before(i);
+    if (!before) continue;
+    std::string pass = "target";
+    if (!of_first.views.empty()) {
+      const std::string& name = of_first.views[std::min(*before, of_first.views.size() - 1)].name;
+      pass = name.substr(0, name.find('/'));
+    }
+    result.calls.push_back({calls[i], std::move(pass), stage, result.views.size() + *before});
+  }
+  std::ranges::stable_sort(result.calls, {}, &NamedCall::before);
+}
 
 }  // namespace
 
@@ -98,8 +133,11 @@ const ModelWeights<ViewOps::Weight>& ViewWeights::of(const ParallelPlan& plan,
   return found != loaded_.end() ? found->second : loaded_.emplace(key, load()).first->second;
 }
 
-ViewRunResult run_views(const ParallelRun& run, bool record_views, ViewWeights* weights) {
-  const ParallelConfig& parallel = run.plan.parallel;
+ViewRunResult run_views(const ParallelRun& asked, bool record_views, ViewWeights* weights) {
+  const ParallelConfig& parallel = asked.plan.parallel;
+  std::vector<CollectiveRecord> calls;
+  ParallelRun run = asked;
+  if (record_views) run.group_calls = &calls;
   const auto world = std::size_t(parallel.world_size());
   std::vector<std::vector<Finding>> findings(world);
   std::vector<std::string> origins;
@@ -107,7 +145,9 @@ ViewRunResult run_views(const ParallelRun& run, bool record_views, ViewWeights* 
   for (std::size_t rank = 0; rank < world; ++rank)
     ops.emplace_back(coordinates_of(std::int64_t(rank), parallel), findings[rank],
                      record_views ? &origins : nullptr, 0, run.most_findings);
-  std::vector<ViewRecorder> recorders(ops.begin(), ops.end());
+  std::vector<ViewRecorder> recorders;
+  recorders.reserve(world);
+  for (const ViewOps& of_rank : ops) recorders.emplace_back(of_rank, calls);
 
   ViewRunResult result;
   try {
@@ -135,6 +175,7 @@ ViewRunResult run_views(const ParallelRun& run, bool record_views, ViewWeights* 
   });
   // Stages of a pipeline name other tensors: each stage's own ranks side by side.
   for (std::int64_t stage = 0; stage < parallel.pp; ++stage) {
+    add_calls(calls, recorders, stage, parallel, result);
     const ViewRecorder& first = recorders[std::size_t(stage * parallel.tp)];
     for (std::size_t i = 0; i < first.views.size(); ++i) {
       NamedView& view = result.views.emplace_back(

@@ -19,9 +19,19 @@ struct NamedView {
   std::int64_t order = 0;  // operations of the stage's first rank before it, as Finding::order
 };
 
+/// A collective on its way between two named tensors.
+struct NamedCall {
+  CollectiveRecord call;
+  std::string pass;        // "target", "step1"
+  std::int64_t stage = 0;  // of its first rank
+  std::size_t before = 0;  // index of the view that its first rank named next; the number of views
+                           // up to the end of the stage where that was the last
+};
+
 struct ViewRunResult {
   std::vector<Finding> findings;  // in program order; the first is the cause of the others
-  std::vector<NamedView> views;   // in program order
+  std::vector<NamedView> views;   // in program order, stage by stage
+  std::vector<NamedCall> calls;   // likewise; with views
   std::string error;  // what stopped the run: shapes that a kernel refuses; empty: nothing
   bool collective_mismatch = false;  // the error is one between ranks
 

@@ -1,0 +1,451 @@
+// SPDX-License-Identifier: Apache-2.0
+// Records of the program, read again, and what is written from them.
+#include <boost/test/data/monomorphic.hpp>
+#include <boost/test/data/test_case.hpp>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "reference/program/error.hpp"
+#include "tests/boost_test.hpp"
+#include "tests/cli_run.hpp"
+#include "verify/baseline.hpp"
+#include "verify/report.hpp"
+#include "verify/report_formats.hpp"
+#include "verify/result_reader.hpp"
+#include "verify/xml_element.hpp"
+
+namespace tokenview {
+namespace {
+
+namespace data = boost::unit_test::data;
+using nlohmann::json;
+using Records = std::vector<ReportRecord>;
+
+ReportRecord finding(std::int64_t rank, const std::string& module = "mtp") {
+  ReportRecord record{.kind = "finding", .tap = module, .rank = rank, .verdict = "finding"};
+  record.more = {{"check", "rows"},    {"operation", "exit"},
+                 {"tensor", "hidden"}, {"expected", "[0,1,2,3]"},
+                 {"actual", "[0,1]"},  {"first_bad_row", std::int64_t{2}},
+                 {"origin", ""}};
+  return record;
+}
+
+ReportRecord end_of_run(const std::string& verdict, const std::string& name = "B tp=2") {
+  ReportRecord record{.kind = "summary", .case_name = name, .verdict = verdict};
+  record.more = {{"verb", "run"}};
+  return record;
+}
+
+ReportRecord tap(const std::string& name, double observed, bool failed) {
+  ReportRecord record{.kind = "tap",
+                      .file = "a.h5",
+                      .case_name = "prefill",
+                      .step = "target",
+                      .tap = name,
+                      .observed = observed,
+                      .allowed = 1e-4,
+                      .verdict = failed ? "difference" : "match"};
+  record.more = {{"metric", "max_abs"}, {"values", std::int64_t{8}}, {"failed", failed}};
+  return record;
+}
+
+/// A run of `check` of one case in which `model.norm` fails.
+Records failing_check() {
+  ReportRecord of_case{
+      .kind = "case", .file = "a.h5", .case_name = "prefill", .verdict = "difference"};
+  ReportRecord end{.kind = "summary", .verdict = "difference"};
+  end.more = {{"verb", "check"}, {"seconds", 1.5}};
+  return {tap("model.embed_tokens", 0, false), tap("model.norm", 0.5, true), of_case, end};
+}
+
+struct Written {
+  TemporaryFolder folder;
+  std::string path;
+
+  explicit Written(const Records& records) : path(folder.file("result.jsonl")) {
+    std::string lines;
+    for (const ReportRecord& record : records) lines += json_line(record) + '\n';
+    write_bytes(path, lines);
+  }
+};
+
+Results results_of(const Records& records) { return read_results({Written(records).path}); }
+
+std::size_t count_of(const std::string& all, const std::string& part) {
+  std::size_t count = 0;
+  for (std::size_t at = all.find(part); at != std::string::npos; at = all.find(part, at + 1))
+    ++count;
+  return count;
+}
+
+/// `line` with `key` replaced by a value in JSON, or removed.
+std::string with(const std::string& line, const std::string& key, const std::string& value) {
+  json changed = json::parse(line);
+  changed.erase(key);
+  if (!value.empty()) changed[key] = json::parse(value);
+  return changed.dump();
+}
+
+const std::string good_line = json_line(end_of_run("match"));
+
+std::string refusal(const std::string& line) {
+  try {
+    parse_record(line);
+  } catch (const FileError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(a_record_is_read_as_it_was_written) {
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  ReportRecord record{.kind = "tap", .file = "a.h5", .rank = 3, .observed = -infinity};
+  record.more = {{"flag", true},
+                 {"count", std::int64_t{7}},
+                 {"ratio", 0.5},
+                 {"word", "x"},
+                 {"counts", std::vector<std::int64_t>{1, 2}},
+                 {"numbers", std::vector<double>{0.5, infinity}},
+                 {"words", std::vector<std::string>{"a", "b"}}};
+  const ReportRecord read = parse_record(json_line(record));
+  BOOST_TEST(json_line(read) == json_line(record));
+  BOOST_TEST((read.more == record.more));
+  BOOST_TEST(*read.observed == -infinity);
+  BOOST_TEST(numbers_in(read, "numbers").back() == infinity);
+}
+
+BOOST_AUTO_TEST_CASE(numbers_that_json_lacks_are_numbers_again) {
+  ReportRecord record{.kind = "tap"};
+  record.more = {{"all", std::vector<double>{std::numeric_limits<double>::quiet_NaN()}}};
+  const std::vector<double> all = numbers_in(parse_record(json_line(record)), "all");
+  BOOST_REQUIRE(all.size() == 1);
+  BOOST_TEST(all.front() != all.front());
+}
+
+BOOST_AUTO_TEST_CASE(a_line_that_is_no_record_is_refused_with_what_was_found) {
+  BOOST_TEST(refusal("") != "");
+  BOOST_TEST(refusal("[]") != "");
+  BOOST_TEST(refusal("{\"schema\":") != "");
+  BOOST_TEST(contains(refusal(with(good_line, "tap", "")), "\"tap\""));
+  BOOST_TEST(contains(refusal(with(good_line, "version", "2")), "version: found 2, expected 1"));
+  BOOST_TEST(contains(refusal(with(good_line, "schema", "\"other\"")), "schema"));
+  BOOST_TEST(contains(refusal(with(good_line, "kind", "null")), "kind"));
+  BOOST_TEST(contains(refusal(with(good_line, "file", "1")), "file: found 1"));
+  BOOST_TEST(contains(refusal(with(good_line, "rank", "-1")), "rank: found -1"));
+  BOOST_TEST(contains(refusal(with(good_line, "observed", "\"big\"")), "observed"));
+  BOOST_TEST(contains(refusal(with(good_line, "more", "{}")), "more: found an object"));
+  BOOST_TEST(contains(refusal(with(good_line, "more", "[1, \"a\"]")), "more"));
+  BOOST_TEST(refusal(with(good_line, "more", "null")) == "");
+}
+
+BOOST_AUTO_TEST_CASE(a_line_may_be_as_deep_as_it_likes) {
+  const std::string deep(1'000'000, '[');
+  BOOST_TEST(refusal(deep) != "");
+  const std::string nested = deep + std::string(deep.size(), ']');
+  BOOST_TEST(
+      contains(refusal(good_line.substr(0, good_line.size() - 1) + ",\"more\":" + nested + '}'),
+               "more: found a list"));
+}
+
+BOOST_AUTO_TEST_CASE(an_error_names_file_and_line) {
+  const Written written({finding(0), end_of_run("finding")});
+  write_bytes(written.path, read_bytes(written.path) + "{}\n");
+  BOOST_CHECK_EXCEPTION(read_results({written.path}), FileError, [&](const FileError& error) {
+    return contains(error.what(), written.path + ":3: ");
+  });
+}
+
+BOOST_AUTO_TEST_CASE(findings_that_differ_in_their_rank_are_one_problem) {
+  const Results results =
+      results_of({finding(0), finding(1), finding(1, "lm_head"), end_of_run("finding")});
+  BOOST_REQUIRE(results.cases.size() == 1);
+  const ResultCase& only = results.cases.front();
+  BOOST_TEST((only.outcome == Outcome::failed));
+  BOOST_TEST(only.name == "B tp=2");
+  BOOST_REQUIRE(only.problems.size() == 2);
+  BOOST_TEST((only.problems[0].ranks == std::vector<std::int64_t>{0, 1}));
+  BOOST_TEST(only.problems[0].line == 1);
+  BOOST_TEST(only.problems[1].line == 3);
+}
+
+BOOST_AUTO_TEST_CASE(a_run_without_its_last_summary_is_an_error) {
+  const Results results = results_of({finding(0)});
+  BOOST_REQUIRE(results.cases.size() == 1);
+  BOOST_TEST((results.cases.front().outcome == Outcome::error));
+}
+
+BOOST_AUTO_TEST_CASE(a_run_that_fails_without_a_failing_case_fails) {
+  ReportRecord good{.kind = "case", .file = "a.h5", .case_name = "one", .verdict = "match"};
+  ReportRecord end{.kind = "summary", .verdict = "difference"};
+  end.more = {{"verb", "check --matrix"}};
+  const Results results = results_of({good, end});
+  BOOST_TEST(results.cases.size() == 2);
+  BOOST_TEST(results.num_news() == 1);
+}
+
+BOOST_AUTO_TEST_CASE(taps_without_a_case_of_their_own_are_cases) {
+  ReportRecord good = tap("model.norm", 0, false), bad = tap("mtp.norm", 1, true);
+  bad.case_name = "decode";
+  bad.more.emplace_back("held", "[0,1] [2,PAD]");
+  ReportRecord end{.kind = "summary", .file = "a.h5", .verdict = "difference"};
+  end.more = {{"verb", "diff"}};
+  const Results results = results_of({good, bad, end});
+  BOOST_REQUIRE(results.cases.size() == 2);
+  BOOST_TEST(results.num_news() == 1);
+  const auto failing = std::ranges::find_if(results.cases, &ResultCase::is_news);
+  BOOST_TEST(failing->name == "decode");
+  BOOST_TEST(failing->taps[0].rows[1] == "[2,PAD]");
+}
+
+BOOST_AUTO_TEST_CASE(a_tap_of_two_stages_or_engine_steps_is_two) {
+  const auto view = [](std::int64_t stage) {
+    ReportRecord record{.kind = "view", .step = "target", .tap = "model.norm"};
+    record.more = {{"stage", stage}, {"rows", std::vector<std::string>{"[0]"}}};
+    return record;
+  };
+  ReportRecord later = view(0);
+  later.more.emplace_back("engine_step", std::int64_t{1});
+  const Results results = results_of({view(0), view(1), view(1), later, end_of_run("match")});
+  BOOST_TEST(results.cases.front().taps.size() == 3);
+}
+
+BOOST_AUTO_TEST_CASE(the_smallest_repair_stands_first) {
+  ReportRecord blame{.kind = "blame"}, repair{.kind = "repair"}, other{.kind = "repair"};
+  blame.more = {{"hangs_on", "reduce_scatter in mtp.layers.0"}};
+  repair.more = {{"words", "gather"}, {"holds", true}};
+  other.more = {{"words", "trim"}, {"holds", false}};
+  const Results results = results_of({finding(0), blame, repair, other, end_of_run("finding")});
+  const ResultCase& only = results.cases.front();
+  BOOST_TEST(only.hangs_on == "reduce_scatter in mtp.layers.0");
+  BOOST_TEST(only.repair() == "gather");
+  BOOST_TEST(only.repairs[1] == "trim; not at every row count");
+}
+
+BOOST_AUTO_TEST_CASE(a_numeric_finding_and_its_tap_are_one_problem) {
+  ReportRecord numbers = finding(1, "target/model.norm");
+  numbers.more[0].second = "numeric";
+  ReportRecord failing = tap("model.norm", 1, true);
+  failing.file = failing.case_name = {};
+  const Results results = results_of({failing, numbers, end_of_run("difference")});
+  BOOST_REQUIRE(results.cases.front().problems.size() == 1);
+  BOOST_TEST(results.cases.front().problems[0].actual == "[0,1]");
+}
+
+BOOST_AUTO_TEST_CASE(every_run_of_a_file_is_read) {
+  const Results results =
+      results_of({end_of_run("match", "one"), finding(0), end_of_run("finding", "two")});
+  BOOST_REQUIRE(results.runs.size() == 2);
+  BOOST_TEST((results.cases[0].outcome == Outcome::passed));
+  BOOST_TEST((results.cases[1].outcome == Outcome::failed));
+  BOOST_TEST(results.runs[1].first_case == 1);
+}
+
+BOOST_AUTO_TEST_CASE(junit_has_a_test_for_each_tap_of_a_check) {
+  const std::string xml = junit_report(results_of(failing_check()));
+  BOOST_TEST(count_of(xml, "<testcase ") == 2);
+  BOOST_TEST(count_of(xml, "<failure ") == 1);
+  BOOST_TEST(contains(xml, "tests=\"2\" failures=\"1\" errors=\"0\" skipped=\"0\" time=\"1.500\""),
+             xml);
+  BOOST_TEST(contains(xml, "classname=\"tokenview.check.a.prefill\""), xml);
+}
+
+BOOST_AUTO_TEST_CASE(sarif_points_at_the_line_of_the_record) {
+  const json log = json::parse(sarif_report(results_of(failing_check()), "1.2.3"));
+  const json& results = log["runs"][0]["results"];
+  BOOST_REQUIRE(results.size() == 1);
+  BOOST_TEST(results[0]["locations"][0]["physicalLocation"]["region"]["startLine"] == 2);
+  BOOST_TEST(results[0]["ruleId"] == "difference");
+  BOOST_TEST(log["runs"][0]["tool"]["driver"]["version"] == "1.2.3");
+}
+
+BOOST_DATA_TEST_CASE(annotations_are_ten_at_most, data::make({1, 9, 10, 11, 500}), count) {
+  Records records;
+  for (int i = 0; i < count; ++i) {
+    records.push_back(finding(0, "module" + std::to_string(i)));
+    records.push_back(end_of_run("finding", "run" + std::to_string(i)));
+  }
+  Baseline baseline;
+  const std::string all = github_annotations(results_of(records), baseline);
+  BOOST_TEST(count_of(all, "::error ") == std::size_t(std::min(count, 10)));
+  BOOST_TEST(count_of(all, "\n") == std::size_t(std::min(count, 10)));
+  BOOST_TEST(contains(all, "more problems") == (count > 10));
+
+  baseline.known.resize(
+      2, {NamePattern("*"), NamePattern("*"), NamePattern("*"), NamePattern("*"), NamePattern("*"),
+          NamePattern("*"), NamePattern("*"), "why", "2000-01-01"});
+  baseline.known[0].is_expired = true;  // and both are no longer seen
+  BOOST_TEST(count_of(github_annotations(results_of(records), baseline), "\n::") <= 9);
+}
+
+BOOST_AUTO_TEST_CASE(what_is_the_same_in_many_configurations_is_one_annotation) {
+  const Results results = results_of(
+      {finding(0), end_of_run("finding", "a\n::error::b"), finding(0), end_of_run("finding", "c")});
+  const std::string all = github_annotations(results, {});
+  BOOST_TEST(count_of(all, "\n") == 1);
+  BOOST_TEST(contains(all, "and 1 more configuration"), all);
+  BOOST_TEST(contains(all, "a%0A::error::b"), all);
+}
+
+BOOST_AUTO_TEST_CASE(a_name_is_no_markup_in_a_summary) {
+  const std::string page =
+      step_summary(results_of({finding(0), end_of_run("finding", "a|b <img> `c` @d")}), {});
+  BOOST_TEST(contains(page, "a&#124;b &lt;img&gt; &#96;c&#96; &#64;d"), page);
+}
+
+BOOST_AUTO_TEST_CASE(a_summary_stays_small) {
+  Records records;
+  for (int i = 0; i < 3000; ++i) {
+    records.push_back(finding(0));
+    records.push_back(end_of_run("finding", std::string(2000, '|') + std::to_string(i)));
+  }
+  BOOST_TEST(step_summary(results_of(records), {}).size() < (1u << 20));
+}
+
+BOOST_AUTO_TEST_CASE(xml_has_no_character_that_xml_lacks) {
+  const std::string xml =
+      xml_document({.name = "a", .attributes = {{"b", "\x01\"<"}}, .text = "\xff]]>\xef\xbf\xbf&"});
+  BOOST_TEST(contains(xml, "b=\"\xef\xbf\xbd&quot;&lt;\""), xml);
+  BOOST_TEST(contains(xml, "\xef\xbf\xbd]]&gt;"), xml);
+  BOOST_TEST(contains(xml, "&amp;</a>"), xml);
+}
+
+// ---- baseline
+
+namespace {
+
+Baseline baseline_in(const std::string& content) {
+  const TemporaryFolder folder;
+  write_bytes(folder.file("known.json"), content);
+  return read_baseline(folder.file("known.json"));
+}
+
+std::string entry(const std::string& more = "", const std::string& expires = "2027-03-31") {
+  return R"({"schema":"tokenview.baseline","version":1,"known":[{"verb":"run","case":"B*","rule":"rows",)" +
+         more + R"("reason":"vllm 48429","expires":")" + expires + "\"}]}";
+}
+
+Records one_finding() { return {finding(0), end_of_run("finding")}; }
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(what_is_known_is_no_news) {
+  Results results = results_of(one_finding());
+  Baseline baseline = baseline_in(entry());
+  mark_known(baseline, results, "2027-03-31");
+  BOOST_TEST(results.num_news() == 0);
+  BOOST_TEST(results.num_known() == 1);
+  BOOST_TEST(baseline.known[0].seen == 1);
+  const std::string xml = junit_report(results);
+  BOOST_TEST(contains(xml, "<skipped type=\"rows\" message=\"known: vllm 48429"), xml);
+}
+
+BOOST_AUTO_TEST_CASE(what_has_expired_is_news_again) {
+  Results results = results_of(one_finding());
+  Baseline baseline = baseline_in(entry());
+  mark_known(baseline, results, "2027-04-01");
+  BOOST_TEST(results.num_news() == 1);
+  BOOST_TEST(baseline.known[0].is_expired);
+  BOOST_TEST(contains(text_report(results, baseline, false), "expired run: B*: rows"));
+}
+
+BOOST_AUTO_TEST_CASE(a_case_with_one_new_problem_is_news) {
+  Records records = one_finding();
+  records.insert(records.begin(), finding(0, "lm_head"));
+  Results results = results_of(records);
+  Baseline baseline = baseline_in(entry(R"("place":"mtp",)"));
+  mark_known(baseline, results, "2027-01-01");
+  BOOST_TEST(results.num_news() == 1);
+}
+
+BOOST_AUTO_TEST_CASE(what_is_no_longer_seen_is_said) {
+  Results results = results_of({end_of_run("match")});
+  Baseline baseline = baseline_in(entry());
+  mark_known(baseline, results, "2027-01-01");
+  BOOST_TEST(baseline.known[0].seen == 0);
+  BOOST_TEST(contains(text_report(results, baseline, false), "no longer seen run: B*: rows"));
+}
+
+BOOST_AUTO_TEST_CASE(a_written_baseline_knows_what_it_was_written_from_and_no_more) {
+  Results results = results_of(one_finding());
+  Baseline baseline = baseline_in(baseline_of(results, {}, "why", "2027-01-01"));
+  mark_known(baseline, results, "2027-01-01");
+  BOOST_TEST(results.num_news() == 0);
+
+  Results other = results_of({finding(0, "elsewhere"), end_of_run("finding")});
+  mark_known(baseline, other, "2027-01-01");
+  BOOST_TEST(other.num_news() == 1);
+
+  const Baseline again = baseline_in(baseline_of(results, baseline, "new", "2028-01-01"));
+  BOOST_TEST(again.known[0].reason == "why");
+}
+
+BOOST_AUTO_TEST_CASE(a_file_that_is_no_baseline_is_refused) {
+  const auto refused = [](const std::string& content, const std::string& part) {
+    BOOST_CHECK_EXCEPTION(baseline_in(content), FileError,
+                          [&](const FileError& error) { return contains(error.what(), part); });
+  };
+  refused("", "is no baseline");
+  refused("[]", "is no baseline");
+  refused(R"({"schema":"tokenview.baseline","version":2,"known":[]})", "version: expected 1");
+  refused(R"({"schema":"tokenview.baseline","version":1,"known":[1]})", "known[0]: is no object");
+  refused(entry(R"("resaon":"x",)"), "known[0]: resaon: is no key here, did you mean reason?");
+  refused(entry(R"("place":1,)"), "known[0]: place");
+  refused(entry("", "2027-02-29"), "expires");
+  refused(entry("", "soon"), "expires");
+  refused(R"({"schema":"tokenview.baseline","version":1,"known":[{"verb":"run"}]})",
+          "case: is missing");
+}
+
+// ---- the program
+
+BOOST_AUTO_TEST_CASE(the_program_ends_as_its_results_do) {
+  const Written good({end_of_run("match")}), bad(one_finding()), cut({finding(0)});
+  ReportRecord nothing{.kind = "summary", .verdict = "nothing compared"};
+  nothing.more = {{"verb", "check"}};
+  const Written none({nothing});
+  BOOST_TEST(run({"report", good.path}).code == 0);
+  BOOST_TEST(run({"report", bad.path}).code == 1);
+  BOOST_TEST(run({"report", cut.path, bad.path}).code == 2);
+  BOOST_TEST(run({"report", none.path}).code == 3);
+  BOOST_TEST(run({"report", none.path, bad.path, good.path}).code == 1);
+}
+
+BOOST_AUTO_TEST_CASE(a_baseline_comes_and_goes_by_the_command_line) {
+  const Written bad(one_finding());
+  const std::string known = bad.folder.file("known.json");
+  BOOST_TEST(run({"report", bad.path, "--write-baseline", known, "--reason", "why", "--expires",
+                  "2027-03-31"})
+                 .code == 1);
+  const auto at = [&](const std::string& epoch) {
+    return run({"report", bad.path, "--baseline", known},
+               {.variables = {{"SOURCE_DATE_EPOCH", epoch}}});
+  };
+  BOOST_TEST(at("1806451200").code == 0);  // 2027-03-31
+  BOOST_TEST(at("1806537600").code == 1);  // a day later
+  const Ended wrong = at("soon");
+  BOOST_TEST(wrong.code == 2);
+  BOOST_TEST(contains(wrong.err, "SOURCE_DATE_EPOCH"), wrong.err);
+}
+
+BOOST_AUTO_TEST_CASE(what_the_command_line_asks_for_must_make_sense) {
+  const Written good({end_of_run("match")});
+  const auto refused = [&](std::vector<std::string> words, const std::string& part) {
+    words.insert(words.begin(), {"report", good.path});
+    const Ended ended = run(words);
+    BOOST_TEST(ended.code == 2);
+    BOOST_TEST(contains(ended.err, part), ended.err);
+    BOOST_TEST(ended.error_lines() == 1);
+  };
+  refused({"--write-baseline", good.folder.file("x")}, "--reason and --expires");
+  refused({"--write-baseline", good.folder.file("x"), "--reason", "y", "--expires", "2027-13-01"},
+          "--expires");
+  refused({"--junit", good.path}, "is read");
+  refused({"--junit", good.folder.file("no/such/folder")}, "cannot be written");
+  refused({"--baseline", good.folder.file("none.json")}, "cannot be read");
+  refused({good.folder.file("none.jsonl")}, "cannot be read");
+  BOOST_TEST(run({"report"}).code == 2);
+}
+
+}  // namespace tokenview

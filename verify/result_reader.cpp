@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "verify/result_reader.hpp"
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "reference/program/error.hpp"
+#include "verify/hdf5_text.hpp"
+#include "verify/interrupt.hpp"
+#include "verify/report.hpp"
+
+namespace tokenview {
+namespace {
+
+std::string joined_by(const char* separator, const std::vector<std::string>& words) {
+  std::string all;
+  for (const std::string& word : words)
+    if (!word.empty()) all += (all.empty() ? "" : separator) + word;
+  return all;
+}
+
+std::vector<std::string> words_of(const std::string& line) {
+  std::istringstream in(line);
+  return {std::istream_iterator<std::string>(in), {}};
+}
+
+/// A verdict of a case or of a whole run that is as it should be.
+bool is_good(const std::string& verdict) {
+  static const std::set<std::string> good = {
+      "match", "pays",       "does not pay", "one rank",  // of `cost`
+      "agree", "equivalent", "differs",      "none",  // of a suggested repair beside the merged one
+      ""};
+  return good.contains(verdict);
+}
+
+/// Sorts the records of one file.
+class Sorter {
+ public:
+  Sorter(const std::string& source, Results& results)
+      : source_(source), results_(results), first_case_(results.cases.size()) {}
+
+  void take(const ReportRecord& record, std::size_t line) {
+    line_ = line;
+    is_open_ = true;
+    if (record.kind == "tap") {
+      take_tap(record);
+    } else if (record.kind == "view") {
+      take_view(record);
+    } else if (record.kind == "collective") {
+      take_call(record);
+    } else if (record.kind == "finding") {
+      take_finding(record);
+    } else if (record.kind == "device_run") {
+      take_device_run(record);
+    } else if (record.kind == "blame") {
+      pending(record).result.hangs_on = text_in(record, "hangs_on");
+    } else if (record.kind == "repair") {
+      pending(record).result.repairs.push_back(
+          text_in(record, "words") + (flag_in(record, "holds") ? "" : "; not at every row count"));
+    } else if (record.kind == "case") {
+      take_case(record);
+    } else if (record.kind == "fault") {
+      take_fault(record);
+    } else if (record.kind == "summary") {
+      take_summary(record);
+    }
+  }
+
+  /// At the end of the file.
+  void finish() {
+    if (!is_open_) return;
+    ResultCase& broken = new_case("unknown", "", "the run did not come to its end");
+    broken.outcome = Outcome::error;
+    broken.problems.push_back({.rule = "error",
+                               .message = "no summary at the end of the file: the run was "
+                                          "interrupted, or its output cut off",
+                               .line = line_});
+    end_run({"", "error", {}});
+  }
+
+ private:
+  struct Ending {
+    std::string verb, verdict;
+    std::optional<double> seconds;
+  };
+
+  /// A configuration whose records come.
+  struct Pending {
+    ResultCase result;
+    std::map<std::string, std::size_t> taps;      // by place
+    std::map<std::string, std::size_t> problems;  // by all but the rank
+  };
+
+  Pending& pending(const ReportRecord& record) {
+    return pending_[{record.file.value_or(""), record.case_name.value_or("")}];
+  }
+
+  /// The tap of a record. Steps of an engine and stages of a pipeline may use a name again.
+  ResultTap& tap_of(Pending& of, const ReportRecord& record) {
+    std::string step = record.step.value_or("");
+    const std::string name = record.tap.value_or("");
+    const std::int64_t stage = whole_in(record, "stage"),
+                       engine_step = whole_in(record, "engine_step");
+    if (engine_step > 0) step = text("engine step ", engine_step, ", ", step);
+    const std::string key = step + '/' + name;
+    auto place = of.taps.find(key);
+    if (place != of.taps.end() && stage != of.result.taps[place->second].stage)
+      place = of.taps.find(text(key, '/', stage));
+    if (place == of.taps.end()) {
+      place =
+          of.taps
+              .emplace(of.taps.contains(key) ? text(key, '/', stage) : key, of.result.taps.size())
+              .first;
+      of.result.taps.push_back({.step = step, .name = name, .stage = stage});
+    }
+    return of.result.taps[place->second];
+  }
+
+  void take_view(const ReportRecord& record) {
+    ResultTap& tap = tap_of(pending(record), record);
+    tap.rows = texts_in(record, "rows");
+    tap.sums = texts_in(record, "sums");
+    tap.columns = texts_in(record, "columns");
+  }
+
+  void take_tap(const ReportRecord& record) {
+    Pending& of = pending(record);
+    ResultTap& tap = tap_of(of, record);
+    const bool failed = flag_in(record, "failed");
+    tap.values += whole_in(record, "values");
+    if (const std::string held = text_in(record, "held"); !held.empty()) tap.rows = words_of(held);
+    const auto ratio = [](const std::optional<double>& observed, std::optional<double> allowed) {
+      return observed.value_or(0) == 0 ? 0 : *observed / allowed.value_or(1);
+    };
+    // Of several records of one tap, those of the ranks, the worst.
+    if (!tap.is_compared || (failed && !tap.failed) ||
+        (failed == tap.failed &&
+         !(ratio(record.observed, record.allowed) <= ratio(tap.observed, tap.allowed)))) {
+      tap.observed = record.observed;
+      tap.allowed = record.allowed;
+      tap.metric = text_in(record, "metric");
+      tap.verdict = record.verdict.value_or("");
+      tap.detail = text_in(record, "detail");
+    }
+    // Data-parallel ranks have rows of their own, one rank after the other.
+    const std::vector<double> ratios = numbers_in(record, "row_ratios");
+    tap.row_ratios.insert(tap.row_ratios.end(), ratios.begin(), ratios.end());
+    tap.is_compared = true;
+    tap.failed = tap.failed || failed;
+    if (!failed) return;
+    std::string message = tap.place() + ": " + record.verdict.value_or("difference");
+    if (record.observed && record.allowed)
+      message += text(", ", text_in(record, "metric"), ' ', *record.observed, " of ",
+                      *record.allowed, " allowed");
+    add_problem(of, record,
+                {.rule = record.verdict.value_or("difference"),
+                 .place = tap.place(),
+                 .expected = text_in(record, "required"),
+                 .actual = text_in(record, "held"),
+                 .message = joined_by(
+                     "; ", {message, text_in(record, "called"), text_in(record, "detail")})});
+  }
+
+  void take_call(const ReportRecord& record) {
+    ResultCase& result = pending(record).result;
+    ResultCall call{.before = result.taps.size(),
+                    .step = record.step.value_or(""),
+                    .module = record.tap.value_or(""),
+                    .operation = text_in(record, "operation"),
+                    .group = text_in(record, "group"),
+                    .ranks = {},
+                    .elements = number_in(record, "elements").value_or(0)};
+    for (const double rank : numbers_in(record, "ranks")) call.ranks.push_back(std::int64_t(rank));
+    result.calls.push_back(std::move(call));
+  }
+
+  void take_finding(const ReportRecord& record) {
+    if (record.verdict == "note") return;
+    if (record.verdict == "error") {
+      Pending& of = pending(record);
+      of.result.outcome = Outcome::error;
+      add_problem(of, record, {.rule = "error", .message = text_in(record, "detail")});
+      return;
+    }
+    Problem problem{.rule = text_in(record, "check"),
+                    .place = record.tap.value_or(""),
+                    .operation = text_in(record, "operation"),
+                    .tensor = text_in(record, "tensor"),
+                    .expected = text_in(record, "expected"),
+                    .actual = text_in(record, "actual"),
+                    .first_bad_row = whole_in(record, "first_bad_row", -1)};
+    if (problem.rule == "numeric" && complete(pending(record), record, problem)) return;
+    problem.message =
+        joined_by(" ", {problem.place, problem.operation}) +
+        text(": ", problem.tensor, ": expected ", problem.expected, ", actual ", problem.actual);
+    if (record.rank) problem.message += text(" on rank ", *record.rank);
+    if (problem.first_bad_row >= 0)
+      problem.message += text(" (first bad row ", problem.first_bad_row, ')');
+    if (const std::string origin = text_in(record, "origin"); !origin.empty())
+      problem.message += "; rows from " + origin;
+    add_problem(pending(record), record, std::move(problem));
+  }
+
+  /// Where a finding of the numbers is about a tap that failed, the tap's problem gets its values.
+  static bool complete(Pending& of, const ReportRecord& record, const Problem& finding) {
+    for (Problem& problem : of.result.problems) {
+      if (problem.rule != "difference" || problem.place != finding.place) continue;
+      if (problem.expected.empty()) {
+        problem.tensor = finding.tensor;
+        problem.expected = finding.expected;
+        problem.actual = finding.actual;
+        problem.first_bad_row = finding.first_bad_row;
+        if (record.rank) problem.ranks = {*record.rank};
+      }
+      return true;
+    }
+    return false;
+  }
+
+  void take_device_run(const ReportRecord& record) {
+    if (flag_in(record, "agrees") && record.verdict == "match") return;
+    Problem problem{.rule = "device", .place = record.tap.value_or("")};
+    problem.message = joined_by(
+        "; ", {text(record.verdict.value_or(""),
+                    flag_in(record, "agrees") ? ", as the views say" : ", not what the views say"),
+               text_in(record, "kernel"), text_in(record, "noticed")});
+    add_problem(pending(record), record, std::move(problem));
+  }
+
+  void add_problem(Pending& of, const ReportRecord& record, Problem problem) {
+    const std::string key =
+        problem.rule + '\n' + problem.place + '\n' + problem.operation + '\n' + problem.tensor;
+    const auto [place, is_new] = of.problems.emplace(key, of.result.problems.size());
+    if (is_new) {
+      problem.line = line_;
+      of.result.problems.push_back(std::move(problem));
+    }
+    std::vector<std::int64_t>& ranks = of.result.problems[place->second].ranks;
+    if (record.rank && std::ranges::find(ranks, *record.rank) == ranks.end())
+      ranks.push_back(*record.rank);
+  }
+
+  void take_case(const ReportRecord& record) {
+    Pending of = std::move(pending(record));
+    pending_.erase({record.file.value_or(""), record.case_name.value_or("")});
+    ResultCase& result = of.result;
+    result.file = record.file.value_or("");
+    result.name = record.case_name.value_or("");
+    describe(result, record);
+    result.expected_to_fail = flag_in(record, "expected_to_fail");
+    if (!is_good(result.verdict)) {
+      result.outcome = Outcome::failed;
+      if (result.problems.empty())
+        result.problems.push_back(
+            {.rule = "difference",
+             .place = record.tap.value_or(""),
+             .message = result.detail.empty() ? unexpected_in_words(record) : result.detail,
+             .line = line_});
+    }
+    results_.cases.push_back(std::move(result));
+  }
+
+  /// Why a configuration of a matrix without a problem of its own is not as expected.
+  static std::string unexpected_in_words(const ReportRecord& record) {
+    if (flag_in(record, "expected_to_fail"))
+      return "expected to fail, as this protocol must at this row count, and does not";
+    std::string words = text(plural(whole_in(record, "findings"), "finding"), " of the views, ",
+                             plural(whole_in(record, "failed"), "failed tap"));
+    if (record.tap && record.observed && record.allowed)
+      words +=
+          text("; worst ", *record.observed, " of ", *record.allowed, " allowed at ", *record.tap);
+    return words;
+  }
+
+  void take_fault(const ReportRecord& record) {
+    ResultCase& result =
+        new_case("", "", text_in(record, "fault") + ": " + text_in(record, "title"));
+    result.outcome = flag_in(record, "derived") ? Outcome::passed : Outcome::failed;
+    result.verdict = record.verdict.value_or("");
+    result.detail = text_in(record, "detail");
+    result.line = line_;
+    const std::string gone = text_in(record, "gone_from");
+    if (!gone.empty()) result.repairs = {"gone from " + gone + " on"};
+    result.problems.push_back(
+        {.rule = "fault",
+         .place = record.tap.value_or(""),
+         .operation = text_in(record, "fault"),
+         .message = text(flag_in(record, "loud") ? "loud" : "silent", ", first --requests ",
+                         text_in(record, "first_batch"), ": ", result.detail),
+         .line = line_});
+  }
+
+  void take_summary(const ReportRecord& record) {
+    const std::string verb = text_in(record, "verb");
+    if (verb.empty()) return;  // of one file of a run
+    const std::string verdict = record.verdict.value_or("");
+    if (results_.cases.size() == first_case_ && pending_.empty()) pending_[{}];  // but a verdict
+    if (auto own = pending_.find({}); own != pending_.end()) {  // a run of one configuration
+      ResultCase& result = own->second.result;
+      result.file = record.file.value_or("");
+      result.name = record.case_name.value_or(verb);
+      describe(result, record);
+      if (!is_good(verdict)) fail(result, verdict);
+      results_.cases.push_back(std::move(result));
+      pending_.erase(own);
+    }
+    for (auto& [key, of] : pending_) {  // without a record of their own: of `diff`; unreadable
+      of.result.file = key.first;
+      of.result.name = key.second.empty() ? key.first : key.second;
+      if (of.result.problems.empty() && of.result.taps.empty()) continue;
+      if (of.result.outcome == Outcome::passed && !of.result.problems.empty())
+        of.result.outcome = Outcome::failed;
+      results_.cases.push_back(std::move(of.result));
+    }
+    pending_.clear();
+    const auto of_run = std::ranges::subrange(results_.cases.begin() + std::ptrdiff_t(first_case_),
+                                              results_.cases.end());
+    if (!is_good(verdict) && std::ranges::all_of(of_run, [](const ResultCase& result) {
+          return result.outcome == Outcome::passed;
+        }))
+      fail(new_case("", "", verb), verdict);  // the whole is worse than its parts say
+    end_run({verb, verdict, number_in(record, "seconds")});
+  }
+
+  void fail(ResultCase& result, const std::string& verdict) const {
+    if (result.outcome == Outcome::passed)
+      result.outcome = verdict == "error" ? Outcome::error : Outcome::failed;
+    if (result.problems.empty())
+      result.problems.push_back({.rule = verdict == "nothing compared" ? verdict : "difference",
+                                 .message = joined_by(": ", {verdict, result.detail}),
+                                 .line = line_});
+  }
+
+  /// What a case's own record, or the summary of a run of one case, says of it.
+  void describe(ResultCase& result, const ReportRecord& record) const {
+    result.line = line_;
+    result.verdict = record.verdict.value_or("");
+    result.detail = text_in(record, "detail");
+    result.title = text_in(record, "title");
+    if (const std::string repair = text_in(record, "repair"); !repair.empty())
+      result.repairs.push_back((result.repairs.empty() ? "" : "as it was made: ") + repair);
+    result.observed = record.observed;
+    result.allowed = record.allowed;
+    result.metric = text_in(record, "metric");
+    result.worst_place = joined_by("/", {record.step.value_or(""), record.tap.value_or("")});
+    result.seconds = number_in(record, "seconds");
+  }
+
+  ResultCase& new_case(const std::string& verb, const std::string& file, const std::string& name) {
+    return results_.cases.emplace_back(
+        ResultCase{.source = source_, .verb = verb, .file = file, .name = name, .line = line_});
+  }
+
+  void end_run(const Ending& ending) {
+    for (std::size_t i = first_case_; i < results_.cases.size(); ++i) {
+      results_.cases[i].source = source_;
+      if (!ending.verb.empty()) results_.cases[i].verb = ending.verb;
+    }
+    results_.runs.push_back(
+        {source_, ending.verb, ending.verdict, ending.seconds, first_case_, results_.cases.size()});
+    first_case_ = results_.cases.size();
+    is_open_ = false;
+  }
+
+  const std::string& source_;
+  Results& results_;
+  std::size_t first_case_;
+  std::size_t line_ = 0;
+  bool is_open_ = false;  // records came since the last run ended
+  std::map<std::pair<std::string, std::string>, Pending> pending_;  // by file and case
+};
+
+}  // namespace
+
+Results read_results(const std::vector<std::string>& files) {
+  Results results;
+  for (const std::string& file : files) {
+    std::ifstream in(file, std::ios::binary);
+    if (!in) throw FileError(text(printable(file), ": cannot be read"));
+    Sorter sorter(file, results);
+    std::size_t number = 0;
+    for (std::string line; std::getline(in, line);) {
+      ++number;
+      throw_if_interrupted();
+      in_scope(text(printable(file), ':', number),
+               [&] { sorter.take(parse_record(line), number); });
+    }
+    if (in.bad() || number == 0)
+      throw FileError(text(printable(file), number == 0 ? ": is empty, expected a line of a report"
+                                                        : ": cannot be read to its end"));
+    sorter.finish();
+  }
+  return results;
+}
+
+}  // namespace tokenview

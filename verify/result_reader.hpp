@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <string>
+#include <vector>
+
+#include "verify/result_case.hpp"
+
+namespace tokenview {
+
+/// Reads report files (JSON Lines, see report.hpp), each of one or more runs. A line is read and
+/// dropped: memory holds what the formats need of it. A run without its last summary did not come
+/// to its end, and is a case with Outcome::error. Records of kinds that are not known here are
+/// passed over. Throws FileError with file and line.
+Results read_results(const std::vector<std::string>& files);
+
+}  // namespace tokenview
