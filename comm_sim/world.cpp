@@ -126,14 +126,10 @@ void Group::count(std::size_t place) {
   const Traffic sent = ring_traffic(call, std::int64_t(place), size());
   arrival.traffic += sent;
   const auto record = [&](std::vector<std::int64_t> ranks) {
-    return CollectiveRecord{to_string(call.op),
-                            name_,
-                            arrival.module == nullptr ? "" : arrival.module->str(),
-                            sent.elements,
-                            members_[place],
-                            call.rows * call.cols,
-                            call.element.name,
-                            std::move(ranks)};
+    return CollectiveRecord{
+        to_string(call.op), name_,           arrival.module == nullptr ? "" : arrival.module->str(),
+        sent.elements,      members_[place], call.rows * call.cols,
+        call.element.name,  std::move(ranks)};
   };
   if (world_.log_ != nullptr && (world_.logs_every_rank_ || members_[place] == 0))
     world_.log_->push_back(record({}));
