@@ -129,7 +129,8 @@ std::optional<MiscountedTerm> miscounted_term_of_norm(const std::string& tap,
     });
   };
   const auto p = double(tensors.tp_size);
-  for (std::size_t i = 0; i < terms.size(); ++i)
+  // The stream itself, the first term, has a tap of its own; and more of a mixer is less of it.
+  for (std::size_t i = 1; i < terms.size(); ++i)
     for (const double times : {p, 2.0, 1 / p, 0.0, p * p})
       if (times != 1 && explains(i, times)) return MiscountedTerm{name_of(names[i]), times};
   return std::nullopt;
