@@ -128,6 +128,9 @@ class DumpDiff {
         missing(number, stage.dp, text("inputs/", other),
                 "is not that of " + stage.trusted->name());
     }
+    const bool stopped = std::ranges::any_of(stages, [](const StageStep& stage) {
+      return !stage.of(*stage.ranks.front()).stopped.empty();
+    });
     const std::vector<CleanLayout> layouts = layouts_of(stages);
     std::vector<ExplainedTap> taps;
     for (const StageStep& stage : stages)
@@ -138,7 +141,7 @@ class DumpDiff {
     if (!in_words.empty()) result_.protocols.push_back(text("step ", number, ": ", in_words));
     std::ranges::stable_sort(taps, InProgramOrder(),
                              [](const ExplainedTap& tap) { return tap.diff.tap; });
-    const std::string note = judge_layouts(taps, nearest);
+    const std::string note = judge_layouts(taps, nearest, stopped);
     if (!note.empty()) result_.notes.push_back(text("step ", number, ": ", note));
     name_faults(stages, nearest, taps);
     collect(number, taps);

@@ -98,16 +98,30 @@ std::string fault_of_terms(const DumpFile& dump, const TrustedSide& side, const 
   if (tap.nearest.size() != tap.ranks.size()) return {};
   TapTensors tensors = TapExplainer::tensors_of(dump, stage, counterpart);
   tensors.trusted = &counterpart.values;
+  const bool is_norm = tap.diff.tap.ends_with("norm") && side.config() != nullptr;
+  const double eps = is_norm ? side.config()->rms_norm_eps : 0;
+  const std::optional<HostTensor> scale =
+      is_norm ? side.weight(name_of(tap.diff.tap) + ".weight") : std::nullopt;
   std::optional<MiscountedTerm> term =
       miscounted_term(tap.diff.tap, tensors, tap.nearest, *stage.trusted);
-  if (!term && tap.diff.tap.ends_with("norm") && side.config() != nullptr)
-    if (const auto weight = side.weight(name_of(tap.diff.tap) + ".weight"))
-      term = miscounted_term_of_norm(tap.diff.tap, tensors, tap.nearest, *stage.trusted, *weight,
-                                     side.config()->rms_norm_eps);
+  if (!term && scale)
+    term = miscounted_term_of_norm(tap.diff.tap, tensors, tap.nearest, *stage.trusted, *scale, eps);
   if (term) {
     tap.diff.detail = text("so much is the value with ", term->times, " times ", term->term);
     return term->times == 0 ? term->term + " left out"
                             : text(term->term, ' ', factor_in_words(term->times, tensors.tp_size));
+  }
+  const auto own = [&](const std::string& name) {
+    std::vector<HostTensor> found;
+    for (RankTensor& rank : TapExplainer::tensors_of(dump, stage, {name, "", "", {name}}).ranks)
+      found.push_back(std::move(rank.values));
+    return found;
+  };
+  if (const auto unreduced = unreduced_term(tap.diff.tap, tensors, tap.nearest, *stage.trusted,
+                                            scale ? &*scale : nullptr, eps, own)) {
+    tap.diff.detail = text("each rank has added its own summand of ", *unreduced);
+    return text("partial sum where the complete value is required: ", *unreduced,
+                " was never reduced");
   }
   const std::string weight = shared_expert_weight(tap.diff.tap);
   const std::optional<HostTensor> down = weight.empty() ? std::nullopt : side.weight(weight);

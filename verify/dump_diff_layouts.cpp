@@ -52,20 +52,33 @@ bool ends_pass(const std::vector<ExplainedTap>& taps, std::size_t i) {
          tap_place(taps[i + 1].diff.tap).pass != tap_place(taps[i].diff.tap).pass;
 }
 
-/// Of layouts that differ from the protocol's the one at fault; taps.size(): none.
-std::size_t blamed_layout(const std::vector<ExplainedTap>& taps,
-                          const std::vector<bool>& deviates) {
-  const auto first_failure = std::size_t(
+/// How a tap's layout stands to the protocol's.
+enum class Stand { unknown, agrees, deviates };
+
+/// Of layouts that differ from the protocol's the first of those that lead up to `end`, a tap that
+/// fails or the end of what there is; `end`: none does.
+std::size_t first_leading_to(std::size_t end, const std::vector<Stand>& stands) {
+  std::size_t first = end;
+  for (std::size_t i = end; i-- > 0 && stands[i] != Stand::agrees;)
+    if (stands[i] == Stand::deviates) first = i;
+  return first;
+}
+
+/// The layout at fault; taps.size(): none. Without wrong values it is one on which a pass ends, or
+/// on which the run stopped.
+std::size_t blamed_layout(const std::vector<ExplainedTap>& taps, const std::vector<Stand>& stands,
+                          bool stopped) {
+  const auto failure = std::size_t(
       std::ranges::find_if(taps, [](const ExplainedTap& tap) { return tap.diff.failed(); }) -
       taps.begin());
-  const auto first = std::size_t(std::ranges::find(deviates, true) - deviates.begin());
-  if (first_failure < taps.size()) return first < first_failure ? first : taps.size();
-  for (std::size_t i = 0; i < taps.size(); ++i) {
-    if (!deviates[i] || !ends_pass(taps, i) || !is_exit(taps[i].diff.tap)) continue;
-    while (i > 0 && deviates[i - 1] && !ends_pass(taps, i - 1)) --i;
-    return i;
+  if (failure < taps.size()) {
+    const std::size_t first = first_leading_to(failure, stands);
+    return first < failure ? first : taps.size();
   }
-  return taps.size();
+  for (std::size_t i = 0; i < taps.size(); ++i)
+    if (stands[i] == Stand::deviates && ends_pass(taps, i) && is_exit(taps[i].diff.tap))
+      return first_leading_to(i, stands);
+  return stopped ? first_leading_to(taps.size(), stands) : taps.size();
 }
 
 }  // namespace
@@ -104,8 +117,9 @@ const CleanLayout* nearest_layout(const std::vector<CleanLayout>& layouts,
   return nearest;
 }
 
-std::string judge_layouts(std::vector<ExplainedTap>& taps, const CleanLayout* nearest) {
-  std::vector<bool> deviates(taps.size(), false);
+std::string judge_layouts(std::vector<ExplainedTap>& taps, const CleanLayout* nearest,
+                          bool stopped) {
+  std::vector<Stand> stands(taps.size(), Stand::unknown);
   for (std::size_t i = 0; i < taps.size(); ++i) {
     ExplainedTap& tap = taps[i];
     const std::vector<TokenView> required =
@@ -122,8 +136,8 @@ std::string judge_layouts(std::vector<ExplainedTap>& taps, const CleanLayout* ne
     tap.diff.kind = kind_of(held.views);
     tap.diff.ranks = holdings(tap, held.views, required);
     if (required.empty()) continue;
-    deviates[i] = !agrees(held);
-    if (!deviates[i] && !held.garbage.empty() && has_zero_pads(required) &&
+    stands[i] = agrees(held) ? Stand::agrees : Stand::deviates;
+    if (stands[i] == Stand::agrees && !held.garbage.empty() && has_zero_pads(required) &&
         !has_free_pads(tap.diff.tap) && !tap.diff.failed()) {
       tap.diff.verdict = Verdict::difference;
       tap.diff.called = "pads poisoned";
@@ -131,7 +145,7 @@ std::string judge_layouts(std::vector<ExplainedTap>& taps, const CleanLayout* ne
     }
   }
 
-  const std::size_t blamed = blamed_layout(taps, deviates);
+  const std::size_t blamed = blamed_layout(taps, stands, stopped);
   if (blamed < taps.size()) {
     ExplainedTap& tap = taps[blamed];
     const bool is_last =
@@ -139,12 +153,14 @@ std::string judge_layouts(std::vector<ExplainedTap>& taps, const CleanLayout* ne
     tap.diff.verdict = Verdict::layout;
     tap.diff.called = layout_in_words(tap.ways.front().views, required_views(*nearest, tap));
     tap.diff.detail = text("protocol ", nearest->protocol, " has another layout here, and ",
-                           is_last ? "the pass ends on this one" : "wrong values follow");
+                           !is_last  ? "wrong values follow"
+                           : stopped ? "the run stopped"
+                                     : "the pass ends on this one");
     return {};
   }
-  const auto count = std::ranges::count(deviates, true);
+  const auto count = std::ranges::count(stands, Stand::deviates);
   if (count == 0) return {};
-  const auto first = std::size_t(std::ranges::find(deviates, true) - deviates.begin());
+  const auto first = std::size_t(std::ranges::find(stands, Stand::deviates) - stands.begin());
   return text(plural(count, "tap"), " held otherwise than in protocol ", nearest->protocol,
               ", with right values and no consequence; first ", taps[first].diff.tap);
 }

@@ -88,8 +88,10 @@ const CleanLayout* nearest_layout(const std::vector<CleanLayout>& layouts,
 
 /// Chooses among the ways of holding each tap, in program order, and finds where pads are not zero
 /// and where the layout leaves that of `nearest` (null: not known). Such a layout is a fault where
-/// wrong values follow, or where the pass ends on it; otherwise the answer is a note.
-std::string judge_layouts(std::vector<ExplainedTap>& taps, const CleanLayout* nearest);
+/// it leads to wrong values, where the pass ends on it, or where the run stopped after it;
+/// otherwise the answer is a note.
+std::string judge_layouts(std::vector<ExplainedTap>& taps, const CleanLayout* nearest,
+                          bool stopped);
 
 // dump_diff_faults.cpp
 

@@ -77,6 +77,11 @@ std::string kind_of(const std::vector<TokenView>& ranks) {
   return are_replicated(ranks) ? "full" : "shard";
 }
 
+std::string columns_in_words(bool holds_block) {
+  return holds_block ? "a block of the columns where all are due"
+                     : "all columns where a block is due";
+}
+
 std::string layout_in_words(const std::vector<TokenView>& held,
                             const std::vector<TokenView>& required) {
   constexpr std::pair<const char*, Order> orders[] = {
@@ -88,9 +93,7 @@ std::string layout_in_words(const std::vector<TokenView>& held,
       if (is_permuted(held, required, order) || is_gathered_in(held, required, order)) return words;
   const std::string found = kind_of(held), wanted = kind_of(required);
   if (found == "columns" || wanted == "columns") {
-    if (found != wanted)
-      return found == "columns" ? "a block of the columns where all are due"
-                                : "all columns where a block is due";
+    if (found != wanted) return columns_in_words(found == "columns");
   }
   if (found == wanted)
     return are_reordered(held.front(), required.front()) ? "rows in another order"

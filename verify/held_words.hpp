@@ -13,6 +13,9 @@ std::string view_in_words(const TokenView& view);
 /// What the ranks of a group hold of a tensor, in a word: "full", "shard", "partial", "columns".
 std::string kind_of(const std::vector<TokenView>& ranks);
 
+/// What is wrong where a block of the columns is held, or all of them, and the other is due.
+std::string columns_in_words(bool holds_block);
+
 /// What is wrong with a layout where another one is due: "shard where full is required", "reversed
 /// rank order", ...
 std::string layout_in_words(const std::vector<TokenView>& held,

@@ -158,6 +158,9 @@ std::string fault_in_words(const std::vector<InferredRank>& ranks,
       return found.moved == 0 ? "zeros where tokens are due" : layout_in_words(views, required);
     }
   }
+  for (std::size_t i = 0; i < std::min(ranks.size(), required.size()); ++i)
+    if (found.unknown == 0 && ranks[i].view.columns.all() != required[i].columns.all())
+      return columns_in_words(!ranks[i].view.columns.all());
   if (found.parts > 0 && 2 * found.parts >= found.unknown) return part_of_the_value;
   return {};
 }

@@ -18,8 +18,8 @@ Map as_matrix(const HostTensor& tensor) {
   return {tensor.values.data(), tensor.rows(), tensor.cols()};
 }
 
-/// Calls `visit(found row, token)` for every token row of every rank until it returns false; true
-/// where it never did and there was one.
+/// Calls `visit(found row, token, place of the rank)` for every token row of every rank until it
+/// returns false; true where it never did and there was one.
 template <class Visit>
 bool for_all_rows(const TapTensors& tensors, const std::vector<Rows>& rows, Visit visit) {
   bool any = false;
@@ -31,9 +31,7 @@ bool for_all_rows(const TapTensors& tensors, const std::vector<Rows>& rows, Visi
       for (std::int32_t k = 0; k < run.count; ++k, ++row) {
         if (run.kind != RowKind::token || run.first + k >= tensors.tokens()) continue;
         any = true;
-        if (!visit(Row(mine.row(row).cast<double>()), std::int64_t(run.first + k),
-                   tensors.ranks[i].at))
-          return false;
+        if (!visit(Row(mine.row(row).cast<double>()), std::int64_t(run.first + k), i)) return false;
       }
   }
   return any;
@@ -48,7 +46,7 @@ std::optional<double> times_of(const TapTensors& tensors, const std::vector<Rows
   const auto error_of = [&](const Row& found, std::int64_t token) {
     return Row(found - trusted.row(token).cast<double>());
   };
-  if (!for_all_rows(tensors, rows, [&](const Row& found, std::int64_t token, const auto&) {
+  if (!for_all_rows(tensors, rows, [&](const Row& found, std::int64_t token, std::size_t) {
         if (found.size() != trusted.cols()) return false;
         const Row one = terms.row(token).cast<double>();
         products += error_of(found, token).dot(one);
@@ -59,7 +57,7 @@ std::optional<double> times_of(const TapTensors& tensors, const std::vector<Rows
   if (!(squares > 0) || !std::isfinite(products)) return std::nullopt;
   const double more = products / squares;
   const bool explains =
-      for_all_rows(tensors, rows, [&](const Row& found, std::int64_t token, const auto&) {
+      for_all_rows(tensors, rows, [&](const Row& found, std::int64_t token, std::size_t) {
         const Row one = terms.row(token).cast<double>();
         return (error_of(found, token) - more * one).norm() <=
                close_enough * std::abs(more) * one.norm();
@@ -98,6 +96,52 @@ std::vector<std::string> terms_of_norm(const std::string& tap, const TrustedStep
   return terms;
 }
 
+/// A norm of a sum of trusted terms.
+class NormOfTerms {
+ public:
+  NormOfTerms(const std::string& tap, const TrustedStep& trusted, const HostTensor& weight,
+              double eps)
+      : names(terms_of_norm(tap, trusted)), eps_(eps) {
+    const auto width = std::int64_t(weight.values.size());
+    scale_ =
+        Eigen::Map<const Eigen::RowVectorXf>(weight.values.data(), width).cast<double>().array() +
+        1.0;
+    for (const std::string& name : names) {
+      const HostTensor values = trusted.values(name);
+      if (values.cols() == width) terms_.push_back(as_matrix(values).cast<double>());
+    }
+    if (terms_.size() != names.size()) names.clear();
+  }
+
+  std::vector<std::string> names;  // of the terms; empty where they are not known
+
+  /// The norm at `token` with the value `instead` for term `other`.
+  Row with(std::int64_t token, std::size_t other, const Row& instead) const {
+    Row x = instead;
+    for (std::size_t i = 0; i < terms_.size(); ++i)
+      if (i != other) x += terms_[i].row(token);
+    return (x / std::sqrt(x.squaredNorm() / double(x.size()) + eps_)).array() * scale_.array();
+  }
+  Row term(std::size_t i, std::int64_t token) const { return terms_[i].row(token); }
+
+ private:
+  double eps_;
+  Row scale_;
+  std::vector<Matrix<double>> terms_;
+};
+
+bool is_near(const Row& found, const Row& expected) {
+  return found.size() == expected.size() &&
+         (found - expected).norm() <= close_enough * expected.norm();
+}
+
+/// The terms of a layer's output that are products over all ranks.
+std::vector<std::string> products_of_layer(const std::string& tap) {
+  const std::size_t layer = tap.rfind("layers.");
+  if (layer == std::string::npos || tap.find('.', layer + 7) != std::string::npos) return {};
+  return {tap + ".mlp", tap + ".self_attn", tap + ".linear_attn"};
+}
+
 }  // namespace
 
 std::optional<MiscountedTerm> miscounted_term_of_norm(const std::string& tap,
@@ -105,43 +149,63 @@ std::optional<MiscountedTerm> miscounted_term_of_norm(const std::string& tap,
                                                       const std::vector<Rows>& rows,
                                                       const TrustedStep& trusted,
                                                       const HostTensor& weight, double eps) {
-  const std::vector<std::string> names = terms_of_norm(tap, trusted);
-  std::vector<Matrix<double>> terms;
-  const auto width = std::int64_t(weight.values.size());
-  const Row scale =
-      Eigen::Map<const Eigen::RowVectorXf>(weight.values.data(), width).cast<double>().array() +
-      1.0;
-  for (const std::string& name : names) {
-    const HostTensor values = trusted.values(name);
-    if (values.cols() != width || values.rows() != tensors.tokens()) return std::nullopt;
-    terms.push_back(as_matrix(values).cast<double>());
-  }
-  const auto normed = [&](std::int64_t token, std::size_t counted, double times) {
-    Row x = Row::Zero(width);
-    for (std::size_t i = 0; i < terms.size(); ++i)
-      x += (i == counted ? times : 1.0) * terms[i].row(token);
-    return Row((x / std::sqrt(x.squaredNorm() / double(width) + eps)).array() * scale.array());
-  };
-  const auto explains = [&](std::size_t counted, double times) {
-    return for_all_rows(tensors, rows, [&](const Row& found, std::int64_t token, const auto&) {
-      const Row expected = normed(token, counted, times);
-      return found.size() == width && (found - expected).norm() <= close_enough * expected.norm();
-    });
-  };
+  const NormOfTerms norm(tap, trusted, weight, eps);
   const auto p = double(tensors.tp_size);
-  for (std::size_t i = 0; i < terms.size(); ++i)
-    for (const double times : {p, 2.0, 1 / p, 0.0, p * p})
-      if (times != 1 && explains(i, times)) return MiscountedTerm{name_of(names[i]), times};
+  // The stream itself, the first term, has a tap of its own; and more of a mixer is less of it.
+  for (std::size_t i = 1; i < norm.names.size(); ++i)
+    for (const double times : {p, 2.0, 1 / p, 0.0, p * p}) {
+      const auto fits = [&](const Row& found, std::int64_t token, std::size_t) {
+        return is_near(found, norm.with(token, i, times * norm.term(i, token)));
+      };
+      if (times != 1 && for_all_rows(tensors, rows, fits))
+        return MiscountedTerm{name_of(norm.names[i]), times};
+    }
+  return std::nullopt;
+}
+
+std::optional<std::string> unreduced_term(const std::string& tap, const TapTensors& tensors,
+                                          const std::vector<Rows>& rows, const TrustedStep& trusted,
+                                          const HostTensor* weight, double eps,
+                                          const OwnTensors& own) {
+  // What the rank itself has of the term, for a token.
+  const auto own_row = [&](const std::vector<HostTensor>& mine, std::size_t rank,
+                           std::int64_t token) -> Row {
+    if (rank >= mine.size() || mine[rank].rows() != tensors.tokens()) return {};
+    return as_matrix(mine[rank]).row(token).cast<double>();
+  };
+  if (weight != nullptr) {
+    const NormOfTerms norm(tap, trusted, *weight, eps);
+    for (std::size_t i = 1; i < norm.names.size(); ++i) {
+      const std::vector<HostTensor> mine = own(norm.names[i]);
+      if (for_all_rows(tensors, rows, [&](const Row& found, std::int64_t token, std::size_t rank) {
+            const Row summand = own_row(mine, rank, token);
+            return summand.size() == found.size() && is_near(found, norm.with(token, i, summand));
+          }))
+        return name_of(norm.names[i]);
+    }
+    return std::nullopt;
+  }
+  const Map whole = as_matrix(*tensors.trusted);
+  for (const std::string& term : products_of_layer(tap)) {
+    if (!trusted.has(term)) continue;
+    const HostTensor value = trusted.values(term);
+    const std::vector<HostTensor> mine = own(term);
+    if (for_all_rows(tensors, rows, [&](const Row& found, std::int64_t token, std::size_t rank) {
+          const Row summand = own_row(mine, rank, token);
+          return summand.size() == found.size() && value.cols() == found.size() &&
+                 is_near(found, whole.row(token).cast<double>() -
+                                    as_matrix(value).row(token).cast<double>() + summand);
+        }))
+      return name_of(term);
+  }
   return std::nullopt;
 }
 
 std::optional<MiscountedTerm> miscounted_term(const std::string& tap, const TapTensors& tensors,
                                               const std::vector<Rows>& rows,
                                               const TrustedStep& trusted) {
-  std::vector<std::string> terms;
-  const std::size_t layer = tap.rfind("layers.");
-  if (layer != std::string::npos && tap.find('.', layer + 7) == std::string::npos)
-    terms = {tap + ".mlp", tap + ".self_attn", tap + ".linear_attn", layer_before(tap)};
+  std::vector<std::string> terms = products_of_layer(tap);
+  if (!terms.empty()) terms.push_back(layer_before(tap));
   if (tap.ends_with(".mlp")) terms = {tap + ".shared_expert.gated", tap + ".experts"};
   for (const std::string& term : terms) {
     const std::optional<Counterpart> value = counterpart_of(term, {}, trusted, nullptr);
@@ -173,17 +237,16 @@ bool is_summand_of_shared_expert(const std::string& tap, const TapTensors& tenso
   const std::int64_t width = gates.cols(), share = width / tensors.tp_size;
   if (width % tensors.tp_size != 0 || down.cols() != width || ups.cols() != width) return false;
   const Map g = as_matrix(gates), u = as_matrix(ups), w = as_matrix(down);
-  return for_all_rows(
-      tensors, rows, [&](const Row& found, std::int64_t token, const RankCoordinates& at) {
-        const Row x = g.row(token).segment(at.tp * share, share).cast<double>();
-        const Row silu = x.array() / (1 + (-x.array()).exp());
-        const Row active =
-            silu.array() * u.row(token).segment(at.tp * share, share).cast<double>().array();
-        Row summand = active * w.middleCols(at.tp * share, share).cast<double>().transpose();
-        if (is_gated) summand /= 1 + std::exp(-double(factors.values[std::size_t(token)]));
-        return found.size() == summand.size() &&
-               (found - summand).norm() <= close_enough * summand.norm();
-      });
+  return for_all_rows(tensors, rows, [&](const Row& found, std::int64_t token, std::size_t rank) {
+    const std::int64_t begin = tensors.ranks[rank].at.tp * share;
+    const Row x = g.row(token).segment(begin, share).cast<double>();
+    const Row silu = x.array() / (1 + (-x.array()).exp());
+    const Row active = silu.array() * u.row(token).segment(begin, share).cast<double>().array();
+    Row summand = active * w.middleCols(begin, share).cast<double>().transpose();
+    if (is_gated) summand /= 1 + std::exp(-double(factors.values[std::size_t(token)]));
+    return found.size() == summand.size() &&
+           (found - summand).norm() <= close_enough * summand.norm();
+  });
 }
 
 }  // namespace tokenview

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -31,6 +32,16 @@ std::optional<MiscountedTerm> miscounted_term_of_norm(const std::string& tap,
                                                       const std::vector<Rows>& rows,
                                                       const TrustedStep& trusted,
                                                       const HostTensor& weight, double eps);
+
+/// The tensors that the ranks have of another tap, in their order; empty where there is none.
+using OwnTensors = std::function<std::vector<HostTensor>(const std::string& tap)>;
+
+/// The term of a layer's output, or with `weight` of a norm, of which each rank has added its own
+/// summand alone: what the dump itself has of that term.
+std::optional<std::string> unreduced_term(const std::string& tap, const TapTensors& tensors,
+                                          const std::vector<Rows>& rows, const TrustedStep& trusted,
+                                          const HostTensor* weight, double eps,
+                                          const OwnTensors& own);
 
 /// True where each rank's rows of `tap`, the shared expert of a sparse block, are what the rank's
 /// block of the intermediate columns gives: a summand, whose partners hold other rows.
