@@ -283,7 +283,7 @@ std::function<Exit()> add_options(CLI::App& app) {
              "Matrix: what joins the ranks: simulated in this process (sim, the default; on a GPU "
              "virtual ranks), NCCL with a GPU a rank, or MPI with a process a rank")
       ->needs(matrix_option);
-  for (const char* other : {"--only", "--dtype", "--rounding", "--gdn", "--allow-ties"})
+  for (const char* other : {"--only", "--dtype", "--gdn", "--allow-ties"})
     matrix_option->excludes(app.get_option(other));
   const auto add_list = [&](const char* name, const char* type, const std::string& description,
                             auto take) {
@@ -350,6 +350,7 @@ std::function<Exit()> add_options(CLI::App& app) {
              : arguments->goldens)
       for (std::string& file : golden_files(argument)) matrix->goldens.push_back(std::move(file));
     matrix->executor = {arguments->options.device, arguments->comm};
+    matrix->rounding = arguments->rounding.value_or(Rounding::hf);
     matrix->num_threads = arguments->options.num_threads;
     if (threads->empty() && share_of(matrix->shard).is_mpirun) matrix->num_threads = 1;
     matrix->verbosity = arguments->verbosity;

@@ -134,7 +134,7 @@ bool selected(const MatrixArguments& arguments, const MatrixEntry& entry) {
 /// What one part of the matrix came to.
 struct Checked {
   Agreement all;
-  std::int64_t selected = 0, refused = 0, skipped_files = 0;  // of the whole matrix
+  std::int64_t selected = 0, refused = 0;  // of the whole matrix
   std::int64_t other_ranks = 0;  // selected, but of another number of ranks than there are
   std::int64_t uploads = 0;      // of a rank's weights to a GPU
   std::set<std::string> known_cases;
@@ -165,10 +165,6 @@ Checked check_part(const MatrixArguments& arguments, const Executor& executor, c
     }
     const LoadedGolden& golden = *loaded;
     for (const auto& [name, unused] : golden.cases()) checked.known_cases.insert(name);
-    if (golden.dtype() != DType::float32) {  // sums over ranks round in an order of their own
-      ++checked.skipped_files;
-      continue;
-    }
     MatrixEntries matrix = matrix_of(golden, arguments.quick, arguments.tokens);
     std::vector<MatrixEntry>& entries = matrix.entries;
     checked.refused += matrix.refused;
@@ -192,7 +188,7 @@ Checked check_part(const MatrixArguments& arguments, const Executor& executor, c
       tell_case(result);
     };
     if (is_simulated)
-      run_matrix(golden, entries, arguments.num_threads, take);
+      run_matrix(golden, entries, executor.rounding, arguments.num_threads, take);
     else
       checked.uploads += run_matrix_on(executor, golden, entries, take);
     progress.clear();
@@ -235,13 +231,11 @@ ReportRecord part_record(const Checked& checked, const Share& share) {
   return summary;
 }
 
-void print_summary(const Agreement& all, std::int64_t refused, std::int64_t skipped_files,
-                   const std::string& of, double seconds) {
+void print_summary(const Agreement& all, std::int64_t refused, const std::string& of,
+                   double seconds) {
   std::cout << "                   numbers match   numbers differ\n"
             << text("views clean        ", all.clean_match, "   ", all.clean_differ, '\n')
             << text("views with finding ", all.finding_match, "   ", all.finding_differ, '\n');
-  if (skipped_files > 0)
-    std::cout << plural(skipped_files, "bfloat16 file") << " left out: the matrix is float32\n";
   std::cout << (all.unexpected == 0 ? "match: " : "difference: ")
             << plural(all.count(), "configuration") << of << " (" << refused << " refused), "
             << all.unexpected << " not as expected, " << all.values << " values, "
@@ -285,8 +279,7 @@ Exit report_parts(const MatrixArguments& arguments, const std::vector<Part>& par
   if (records) std::cout << json_line(summary_record(all, refused, seconds, exit)) << '\n';
   if (all.count() == 0) return more_important(exit, nothing_compared(arguments, {}));
   if (!records)
-    print_summary(all, refused, 0, text(" in ", plural(std::int64_t(parts.size()), "part")),
-                  seconds);
+    print_summary(all, refused, text(" in ", plural(std::int64_t(parts.size()), "part")), seconds);
   return more_important(exit, all.unexpected == 0 ? Exit::match : Exit::difference);
 }
 
@@ -295,7 +288,8 @@ Exit report_parts(const MatrixArguments& arguments, const std::vector<Part>& par
 Exit run_matrix_check(const MatrixArguments& arguments) {
   if (!arguments.merge.empty())
     return report_parts(arguments, read_parts("check --matrix", arguments.merge));
-  const Executor executor = executor_of(arguments.executor, false);
+  Executor executor = executor_of(arguments.executor, false);
+  executor.rounding = arguments.rounding;
   silence_other_ranks(executor);
   // Processes that are the ranks of one run do not share the work.
   const Share share = executor.comm == CommKind::sim ? share_of(arguments.shard) : Share();
@@ -348,7 +342,7 @@ Exit run_matrix_check(const MatrixArguments& arguments) {
                 << " left out: of another number of ranks than there are\n";
     if (checked.uploads > 0)
       std::cout << "weights of a rank uploaded " << plural(checked.uploads, "time") << '\n';
-    print_summary(checked.all, checked.refused, checked.skipped_files,
+    print_summary(checked.all, checked.refused,
                   share.count > 1 ? text(" (shard ", share.str(), ')') : "", checked.seconds);
   }
   if (checked.all.count() == 0) return more_important(checked.exit, Exit::nothing_compared);

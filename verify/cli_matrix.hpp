@@ -19,7 +19,8 @@ struct MatrixArguments {
   std::optional<std::string> shard;  // "2/8"; empty: see share_of()
   std::vector<std::string> merge;    // files of parts: nothing is run
   ExecutorArguments executor;
-  int num_threads = 1;  // on the CPU, with simulated ranks
+  Rounding rounding = Rounding::hf;  // of bfloat16 files
+  int num_threads = 1;               // on the CPU, with simulated ranks
   int verbosity = 0;
   OutputFormat format = OutputFormat::text;
 };

@@ -41,7 +41,9 @@ RunTaps taps_of_run(const GoldenCase& golden, const ViewRunResult& views,
                 .cast<double>()),
         taps.found.values);
   }
-  for (const auto& [place, ids] : numbers.taps.front().ids)
+  std::int64_t first = 0;  // of the ranks of this dp rank
+  while (coordinates_of(first, parallel).dp != dp) ++first;
+  for (const auto& [place, ids] : numbers.taps[std::size_t(first)].ids)
     if (place.ends_with("/input_ids")) taps.found.ids[place] = ids;
   return taps;
 }

@@ -14,8 +14,10 @@
 #include <thread>
 
 #include "reference/program/error.hpp"
+#include "verify/case_error_models.hpp"
 #include "verify/device_repro.hpp"
 #include "verify/expected_verdict.hpp"
+#include "verify/found_taps.hpp"
 #include "verify/golden_case.hpp"
 #include "verify/gpu_numbers.hpp"
 #include "verify/placed_compare.hpp"
@@ -24,6 +26,7 @@
 namespace tokenview {
 namespace {
 
+/// Holds the taps of a float32 run to those of the golden.
 class Comparer {
  public:
   Comparer(const ModelConfig& config, const MatrixEntry& entry,
@@ -217,11 +220,56 @@ MatrixEntries matrix_of(const LoadedGolden& golden, bool quick,
 
 namespace {
 
+/// Holds the taps of a bfloat16 run to its error model: see judge_case().
+void judge_by_errors(CaseErrorModels& models, const LoadedGolden& golden,
+                     const std::vector<const LoadedGolden::Case*>& cases,
+                     const ViewRunResult& views, const NumberRunResult& numbers,
+                     MatrixResult& result) {
+  const auto count = [&](MatrixTap tap) {
+    result.values += tap.values;
+    if (tap.failed && result.failed++ == 0) result.problem = tap.name + ": " + tap.problem;
+    if (tap.worst.ratio() > result.worst.ratio() || result.worst_tap.empty()) {
+      result.worst = tap.worst;
+      result.worst_tap = tap.name;
+    }
+    if (result.entry.keeps_details) result.compared.push_back(std::move(tap));
+  };
+  const ParallelConfig& parallel = result.entry.parallel;
+  for (std::int64_t dp = 0; dp < parallel.dp; ++dp) {
+    const LoadedGolden::Case& trusted = *cases[std::size_t(dp)];
+    const GoldenCase golden_case(golden.config(), golden, trusted, golden.dtype());
+    const RunTaps taps = taps_of_run(golden_case, views, numbers, parallel, dp);
+    for (const std::string& problem : taps.problems)
+      if (problem != numbers.error)
+        count({.name = problem.substr(0, problem.find(':')),
+               .dp = dp,
+               .problem = problem,
+               .failed = true});
+    const CaseJudgement judgement =
+        models.judge(result.entry.cases[std::size_t(dp)], trusted, parallel.tp, taps.found);
+    for (const TapJudgement& tap : judgement.taps) {
+      ++result.taps;
+      count({.name = tap.place,
+             .dp = dp,
+             .worst = tap.total,
+             .values = tap.comparison.count,
+             .problem = tap.detail,
+             .failed = tap.verdict != Verdict::match && tap.verdict != Verdict::tie});
+    }
+    for (const ChoiceDifference& choice : judgement.choices)
+      if (!choice.is_tie())
+        count({.name = choice.place,
+               .dp = dp,
+               .problem = text("row ", choice.row, ": other ids, by more than errors can turn"),
+               .failed = true});
+  }
+}
+
 using RunNumbers = std::function<NumberRunResult(const ParallelRun&)>;
 
 /// `numbers` are judged, and where they fail and the views are clean those of `second` instead.
 MatrixResult judge_entry(const LoadedGolden& golden, const MatrixEntry& entry,
-                         const OwnProtocol* own, const RunNumbers& numbers,
+                         CaseErrorModels& models, const OwnProtocol* own, const RunNumbers& numbers,
                          const RunNumbers& second, bool is_on_gpu) {
   const ModelConfig& config = golden.config();
   MatrixResult result;
@@ -258,12 +306,33 @@ MatrixResult judge_entry(const LoadedGolden& golden, const MatrixEntry& entry,
   const auto judge = [&](const NumberRunResult& found) {
     result = blank;
     result.error = found.error.empty() ? views.error : found.error;
-    Comparer(config, entry, cases, result).compare(views, found.taps);
+    if (golden.dtype() == DType::float32)
+      Comparer(config, entry, cases, result).compare(views, found.taps);
+    else
+      judge_by_errors(models, golden, cases, views, found, result);
   };
   judge(numbers(run));
   // A tap that cancels loses in float32 what the recording kept by chance; see check_golden().
   if (second && result.failed > 0 && views.clean()) judge(second(run));
   return result;
+}
+
+/// On the CPU. float64 says nothing of a bfloat16 model.
+MatrixResult run_on_cpu(const LoadedGolden& golden, const MatrixEntry& entry,
+                        const WeightSource& weights, CaseErrorModels& models, Rounding rounding,
+                        const OwnProtocol* own = nullptr) {
+  const RunNumbers numbers = [&](const ParallelRun& run) {
+    return run_numbers<float>(run, weights, ReductionOrder::rank, rounding);
+  };
+  RunNumbers second;
+  if (golden.dtype() == DType::float32)
+    second = [&](const ParallelRun& run) { return run_numbers<double>(run, weights); };
+  return judge_entry(golden, entry, models, own, numbers, second, false);
+}
+
+/// Of the golden's type.
+Rounding rounding_of(const LoadedGolden& golden, Rounding of_bfloat16) {
+  return golden.dtype() == DType::float32 ? Rounding::none : of_bfloat16;
 }
 
 }  // namespace
@@ -274,28 +343,33 @@ MatrixResult run_entry(const LoadedGolden& golden, const MatrixEntry& entry) {
 
 MatrixResult run_entry(const LoadedGolden& golden, const MatrixEntry& entry,
                        const WeightSource& weights, const OwnProtocol* own) {
-  return judge_entry(
-      golden, entry, own, [&](const ParallelRun& run) { return run_numbers<float>(run, weights); },
-      [&](const ParallelRun& run) { return run_numbers<double>(run, weights); }, false);
+  CaseErrorModels models(golden);
+  return run_on_cpu(golden, entry, weights, models, rounding_of(golden, Rounding::hf), own);
 }
 
 std::int64_t run_matrix_on(const Executor& executor, const LoadedGolden& golden,
                            const std::vector<MatrixEntry>& entries,
                            const std::function<void(const MatrixResult&)>& done) {
+  Executor of_type = executor;
+  of_type.rounding = rounding_of(golden, executor.rounding);
   const bool is_on_gpu = executor.device == Device::cuda;
   std::unique_ptr<GpuNumbers> virtual_ranks;
   if (is_on_gpu && executor.comm == CommKind::sim)
-    virtual_ranks = gpu_numbers(golden.config(), golden);
+    virtual_ranks = gpu_numbers(golden.config(), golden, of_type.rounding);
   const RunNumbers numbers = [&](const ParallelRun& run) {
-    return virtual_ranks ? virtual_ranks->run(run) : run_numbers_on(executor, run, golden);
+    return virtual_ranks ? virtual_ranks->run(run) : run_numbers_on(of_type, run, golden);
   };
+  CaseErrorModels models(golden);
   for (const MatrixEntry& entry : entries)
-    done(judge_entry(golden, entry, nullptr, numbers, {}, is_on_gpu));
+    done(judge_entry(golden, entry, models, nullptr, numbers, {}, is_on_gpu));
   return virtual_ranks ? virtual_ranks->uploads() : 0;
 }
 
 void run_matrix(const LoadedGolden& golden, const std::vector<MatrixEntry>& entries,
-                int num_threads, const std::function<void(const MatrixResult&)>& done) {
+                Rounding of_bfloat16, int num_threads,
+                const std::function<void(const MatrixResult&)>& done) {
+  const Rounding rounding = rounding_of(golden, of_bfloat16);
+  CaseErrorModels models(golden);
   std::vector<std::optional<MatrixResult>> results(entries.size());
   std::vector<std::exception_ptr> errors(entries.size());
   std::mutex mutex;
@@ -306,7 +380,7 @@ void run_matrix(const LoadedGolden& golden, const std::vector<MatrixEntry>& entr
       std::optional<MatrixResult> result;
       std::exception_ptr error;
       try {
-        result = run_entry(golden, entries[i]);
+        result = run_on_cpu(golden, entries[i], golden, models, rounding);
       } catch (...) {
         error = std::current_exception();
       }

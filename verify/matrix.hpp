@@ -83,9 +83,11 @@ MatrixResult run_entry(const LoadedGolden& golden, const MatrixEntry& entry,
                        const WeightSource& weights, const OwnProtocol* own = nullptr);
 
 /// Runs all entries on `num_threads` threads; `done` is told of each result, in the order of the
-/// entries, on the calling thread.
+/// entries, on the calling thread. A bfloat16 model has the rounding points `of_bfloat16`, and is
+/// held to its error model; choices of experts that errors can turn are ties.
 void run_matrix(const LoadedGolden& golden, const std::vector<MatrixEntry>& entries,
-                int num_threads, const std::function<void(const MatrixResult&)>& done);
+                Rounding of_bfloat16, int num_threads,
+                const std::function<void(const MatrixResult&)>& done);
 
 /// The same as `executor` says, one entry after the other, in float32 and without the second
 /// opinion of float64: the CPU's says nothing of a GPU. An entry of which the views predict a
