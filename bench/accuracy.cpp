@@ -2,6 +2,7 @@
 // How often the judgement of a case is wrong: alarms of clean runs, mutants that are not seen.
 //
 //   bench_accuracy [SEEDS [FIRST [THREADS]]]     1000 seeds from 0 on, on one thread
+//   bench_accuracy FOLDER                        the scenarios of a folder, in both types
 //
 // Exits 1 where there is an alarm, or a mutant is missed that changes more than a few roundings.
 #include "verify/accuracy.hpp"
@@ -10,12 +11,43 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
+#include <map>
 #include <mutex>
 
 #include "verify/parallel_for.hpp"
+#include "verify/scenario_accuracy.hpp"
+
+namespace tokenview {
+namespace {
+
+/// Exits 1 where a scenario is missed.
+int see_scenarios(const std::string& folder) {
+  int missed = 0;
+  for (const DType type : {DType::float32, DType::bfloat16}) {
+    std::map<ScenarioSight::Outcome, int> count;
+    for (const Scenario& scenario : read_scenarios(folder)) {
+      const ScenarioSight sight = see_scenario(scenario, type);
+      ++count[sight.outcome];
+      constexpr const char* words[] = {"seen", "missed", "unchanged", "not run"};
+      std::printf("%-9s  %s  %s: %s\n", words[sight.outcome], to_string(type),
+                  scenario.name.c_str(), sight.detail.substr(0, sight.detail.find('\n')).c_str());
+    }
+    std::printf("%s: %d of %d scenarios seen; %d change no value, %d not run\n", to_string(type),
+                count[ScenarioSight::seen],
+                count[ScenarioSight::seen] + count[ScenarioSight::missed],
+                count[ScenarioSight::unchanged], count[ScenarioSight::not_run]);
+    missed += count[ScenarioSight::missed];
+  }
+  return missed == 0 ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace tokenview
 
 int main(int argc, char** argv) {
   using namespace tokenview;
+  if (argc == 2 && std::filesystem::is_directory(argv[1])) return see_scenarios(argv[1]);
   const auto argument = [&](int i, long otherwise) {
     return argc > i ? std::atol(argv[i]) : otherwise;
   };
@@ -52,7 +84,7 @@ int main(int argc, char** argv) {
               long(all.alarms.size()), long(all.clean), long(all.taps), long(all.ties));
   std::printf("  nearest to its bound: %.2f, %s\n", all.nearest, all.nearest_place.c_str());
   std::printf(
-      "mutants: %ld of %ld seen; of those that change a value by 1 to 8 roundings %ld of "
+      "mutants: %ld of %ld seen; of those that change a value by 1 to 16 roundings %ld of "
       "%ld (%ld that change less are left out)\n",
       long(all.mutants) - long(all.missed.size()), long(all.mutants),
       long(all.small_mutants) - long(all.small_missed.size()), long(all.small_mutants),

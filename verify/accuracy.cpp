@@ -10,13 +10,14 @@
 #include "verify/expected_verdict.hpp"
 #include "verify/fault_text.hpp"
 #include "verify/found_taps.hpp"
-#include "verify/given_run.hpp"
 #include "verify/golden_case.hpp"
 #include "verify/record.hpp"
 #include "verify/weights_of_type.hpp"
 
 namespace tokenview {
 namespace {
+
+constexpr double small_change = 16;  // roundings
 
 class Draw {
  public:
@@ -84,24 +85,6 @@ std::vector<SequenceLength> lengths_of(Draw& draw) {
   return lengths;
 }
 
-LoadedGolden::Case recorded(const RecordedCase& asked, const ParallelRun& alone,
-                            const WeightSource& weights, Rounding rounding) {
-  LoadedWeights<EigenOps<float>> loaded(alone, weights);
-  const RankTaps taps =
-      std::move(run_given(alone, loaded, EigenOps<float>(1, rounding), Given{}).front());
-  LoadedGolden::Case made{asked.inputs, asked.draft_steps, {}, {}};
-  for (const auto& [place, values] : taps.values)
-    if (!place.starts_with("context/")) {
-      const Matrix<float> narrow = values.cast<float>();
-      made.taps[place] = {{narrow.rows(), narrow.cols()},
-                          {narrow.data(), narrow.data() + narrow.size()}};
-    }
-  for (const auto& [place, ids] : taps.ids)
-    if (!place.starts_with("context/"))
-      made.ids[place] = {{ids.rows(), ids.cols()}, {ids.data(), ids.data() + ids.size()}};
-  return made;
-}
-
 /// One seed's model, golden and error model.
 class Experiment {
  public:
@@ -131,7 +114,8 @@ class Experiment {
                                .plan = plan_for(config_, {}, ProtocolId::S),
                                .inputs = inputs_of(asked),
                                .draft_steps = std::size_t(asked.draft_steps)});
-    trusted_ = recorded(asked, *alone_, *weights_, narrow_golden ? Rounding::hf : Rounding::none);
+    trusted_ = recorded_case(asked.inputs, *alone_, *weights_,
+                             narrow_golden ? Rounding::hf : Rounding::none);
     golden_.emplace(config_, *weights_, trusted_, golden_type);
     model_.emplace(*golden_, Implementation{type_, tp_},
                    ErrorModelOptions{.samples = options.samples, .seed = seed});
@@ -300,7 +284,7 @@ class Experiment {
       ++result_.equivalent;
       return;
     }
-    const bool is_small = broken.error.empty() && changes(8).empty();
+    const bool is_small = broken.error.empty() && changes(small_change).empty();
     ++(is_small ? result_.small_mutants : result_.mutants);
     const NumberRunResult numbers =
         run_numbers<float>(wrong, *weights_, ReductionOrder::rank, rounding_);
@@ -310,7 +294,7 @@ class Experiment {
     if (judgement.holds())
       (is_small ? result_.small_missed : result_.missed)
           .push_back(text(in_words(run), "; ", name, "; in float64 ",
-                          to_string(changes(is_small ? 1 : 8).front())));
+                          to_string(changes(is_small ? 1 : small_change).front())));
   }
 
   AccuracyOptions options_;

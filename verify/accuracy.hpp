@@ -12,8 +12,8 @@ namespace tokenview {
 struct AccuracyResult {
   std::string setting;  // in words: model, types, layout, requests
   std::int64_t clean = 0;
-  std::int64_t mutants = 0;              // that change a value by 8 roundings or more
-  std::int64_t small_mutants = 0;        // by 1 to 8 roundings
+  std::int64_t mutants = 0;              // that change a value by 16 roundings or more
+  std::int64_t small_mutants = 0;        // by 1 to 16 roundings
   std::int64_t equivalent = 0;           // by less: judged by nobody
   std::int64_t taps = 0, ties = 0;       // of the clean runs
   std::vector<std::string> alarms = {};  // clean runs that do not hold, with the table

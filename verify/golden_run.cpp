@@ -2,6 +2,7 @@
 #include "verify/golden_run.hpp"
 
 #include "reference/program/error.hpp"
+#include "verify/given_run.hpp"
 #include "verify/golden_case.hpp"
 
 namespace tokenview {
@@ -51,6 +52,24 @@ ParallelRun run_of(const GoldenCase& golden, std::int64_t tp) {
           .inputs = {{std::move(batches.context), std::move(batches.step),
                       rejected_of(golden.trusted)}},
           .draft_steps = std::size_t(golden.trusted.draft_steps)};
+}
+
+LoadedGolden::Case recorded_case(const GoldenInputs& inputs, const ParallelRun& run,
+                                 const WeightSource& weights, Rounding rounding) {
+  LoadedWeights<EigenOps<float>> loaded(run, weights);
+  const RankTaps taps =
+      std::move(run_given(run, loaded, EigenOps<float>(1, rounding), Given{}).front());
+  LoadedGolden::Case made{inputs, std::int64_t(run.draft_steps), {}, {}};
+  for (const auto& [place, values] : taps.values)
+    if (!place.starts_with("context/")) {
+      const Matrix<float> narrow = values.cast<float>();
+      made.taps[place] = {{narrow.rows(), narrow.cols()},
+                          {narrow.data(), narrow.data() + narrow.size()}};
+    }
+  for (const auto& [place, ids] : taps.ids)
+    if (!place.starts_with("context/"))
+      made.ids[place] = {{ids.rows(), ids.cols()}, {ids.data(), ids.data() + ids.size()}};
+  return made;
 }
 
 }  // namespace tokenview

@@ -41,4 +41,9 @@ std::vector<std::int32_t> rejected_of(const LoadedGolden::Case& of);
 /// The case as a run of protocol S on `tp` ranks.
 ParallelRun run_of(const GoldenCase& golden, std::int64_t tp);
 
+/// A case in memory: the taps of a run of protocol S on one rank, `run`, in float32 arithmetic with
+/// the rounding points of `rounding`.
+LoadedGolden::Case recorded_case(const GoldenInputs& inputs, const ParallelRun& run,
+                                 const WeightSource& weights, Rounding rounding);
+
 }  // namespace tokenview

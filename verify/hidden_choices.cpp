@@ -94,18 +94,28 @@ const HiddenChoices::Effects& HiddenChoices::effects(bool own) {
   std::vector<RankTaps> values(1);
   for (const auto& [place, value] : exact)
     if (own && known_.contains(place)) values.front().values.emplace(place, value);
-  for (std::size_t i = 0; i < most_; ++i) {  // the i-th of every sequence at once
+  // The i-th of every sequence at once, and at last all of them.
+  for (std::size_t i = 0; i <= most_; ++i) {
+    const auto flip = [](const NearTie& tie, const Choice& choice) {
+      if (tie.place != choice.place) return;
+      auto row = choice.ids.row(tie.row);
+      std::ranges::replace(row, tie.taken, tie.next);
+    };
     const Given given{.ids = &ids_, .values = &values, .choose = [&](const Choice& choice) {
                         for (const auto& of_sequence : ties_) {
-                          if (i >= of_sequence.size() || of_sequence[i].place != choice.place)
-                            continue;
-                          auto row = choice.ids.row(of_sequence[i].row);
-                          std::ranges::replace(row, of_sequence[i].taken, of_sequence[i].next);
+                          if (i < of_sequence.size()) flip(of_sequence[i], choice);
+                          if (i == most_)
+                            for (const NearTie& tie : of_sequence) flip(tie, choice);
                         }
                       }};
     const RankTaps other = std::move(run_given(run_, weights_, EigenOps<double>(), given).front());
-    for (const auto& [place, value] : exact)
-      (*effects)[place].push_back(other.values.at(place) - value);
+    for (const auto& [place, value] : exact) {
+      Effect& effect = (*effects)[place];
+      if (i < most_)
+        effect.of_each.push_back(other.values.at(place) - value);
+      else
+        effect.of_all = other.values.at(place) - value;
+    }
   }
   return *effects;
 }
@@ -115,13 +125,16 @@ Eigen::RowVectorXd HiddenChoices::unexplained(const std::string& place, std::int
                                               bool own) {
   const std::size_t count = ties_[std::size_t(rows_.sequence_of(place, row))].size();
   if (count == 0) return error;
-  const std::vector<Matrix<double>>& of_place = effects(own).at(place);
+  const Effect& effect = effects(own).at(place);
   Eigen::MatrixXd changes(error.size(), Eigen::Index(count));
   for (std::size_t i = 0; i < count; ++i)
-    changes.col(Eigen::Index(i)) = of_place[i].row(row).transpose();
+    changes.col(Eigen::Index(i)) = effect.of_each[i].row(row).transpose();
   if (!(error.norm() <= allowed + changes.colwise().norm().sum())) return error;
   const Eigen::VectorXd times = changes.completeOrthogonalDecomposition().solve(error.transpose());
-  return error - (changes * times).transpose();
+  const Eigen::RowVectorXd left = error - (changes * times).transpose();
+  // Together they change something else than one after the other: so far no sum can be fitted.
+  const double unlike = (effect.of_all.row(row) - changes.rowwise().sum().transpose()).norm();
+  return left * std::max(0.0, 1 - unlike / std::max(left.norm(), 1e-300));
 }
 
 }  // namespace tokenview

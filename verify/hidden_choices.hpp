@@ -41,9 +41,10 @@ class HiddenChoices {
   bool any() const { return most_ > 0; }
 
   /// What is left of a row's error when the changes that the near-ties of its sequence would make
-  /// are fitted to it (least squares: each may have come about, or not, or in the golden instead).
-  /// The error itself where it is larger than `allowed` and all changes together. With `own`, the
-  /// changes are those of the tap's own operations.
+  /// are fitted to it (least squares: each may have come about, or not, or in the golden instead),
+  /// and less by how much their changes, all at once, are other than the sum. The error itself
+  /// where it is larger than `allowed` and all changes together. With `own`, the changes are those
+  /// of the tap's own operations.
   Eigen::RowVectorXd unexplained(const std::string& place, std::int64_t row,
                                  const Eigen::RowVectorXd& error, double allowed, bool own);
 
@@ -52,7 +53,12 @@ class HiddenChoices {
     std::string place;
     std::int64_t row, taken, next;
   };
-  using Effects = std::map<std::string, std::vector<Matrix<double>>>;  // by place, of each near-tie
+  /// What near-ties change of a tap if they are broken the other way.
+  struct Effect {
+    std::vector<Matrix<double>> of_each;  // the i-th of every sequence
+    Matrix<double> of_all;                // at once
+  };
+  using Effects = std::map<std::string, Effect>;  // by place
 
   void add_near_ties(const std::string& place, const Matrix<double>& logits,
                      const Matrix<std::int64_t>& ids, double relative_error,
