@@ -224,8 +224,16 @@ class PlainReport final : public PlainDiffListener {
 };
 
 Exit plain_against_plain(const DiffArguments& arguments, const std::string& first,
-                         const std::string& second) {
+                         const std::string& second, bool are_goldens) {
   PlainDiffOptions options;
+  if (are_goldens) {  // whose configuration is text, and where a prefill has no context
+    options.wanted = [](const std::string& name) { return name != "config"; };
+    options.may_be_empty = [](const std::string& name) {
+      return name.ends_with("/inputs/context_ids");
+    };
+    if (GoldenFile::open(first).config_json() != GoldenFile::open(second).config_json())
+      print_note("diff: the configurations differ");
+  }
   options.rules = rules_of(arguments);
   for (const std::string& map : arguments.maps) options.maps.emplace_back(map);
   options.threads = available_threads();
@@ -263,7 +271,7 @@ Exit run(const DiffArguments& arguments) {
       throw UsageError("diff: --case chooses a case of a golden for a dump: there is no dump");
     const std::vector<std::string> both = {files_named(arguments.files.front()).front(),
                                            files_named(arguments.files.back()).back()};
-    return plain_against_plain(arguments, both.front(), both.back());
+    return plain_against_plain(arguments, both.front(), both.back(), goldens.size() == 2);
   }
   throw UsageError(text("diff: found ", plural(std::int64_t(goldens.size()), "golden file"), ", ",
                         plural(std::int64_t(dumps.size()), "dump file"), " and ",

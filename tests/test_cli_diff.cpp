@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+// `tokenview diff` and `tokenview run --dump` as a user meets them.
+#include <boost/test/data/monomorphic.hpp>
+#include <boost/test/data/test_case.hpp>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tests/boost_test.hpp"
+#include "tests/cli_run.hpp"
+#include "tests/raw_hdf5.hpp"
+
+namespace tokenview {
+namespace {
+
+namespace data = boost::unit_test::data;
+using Json = nlohmann::json;
+
+const std::string source = TOKENVIEW_SOURCE_DIR;
+const std::string golden = source + "/data/golden/qwen3_next_tp8.h5";
+const std::string engine = source + "/data/engine/";
+
+std::string replaced(std::string all, const std::string& from, const std::string& to) {
+  for (std::size_t at = 0; (at = all.find(from, at)) != std::string::npos; at += to.size())
+    all.replace(at, from.size(), to);
+  return all;
+}
+
+std::vector<Json> records(const std::string& lines) {
+  std::vector<Json> parsed;
+  std::istringstream in(lines);
+  for (std::string line; std::getline(in, line);) parsed.push_back(Json::parse(line));
+  return parsed;
+}
+
+/// The commands of the README below the line that begins with `heading`.
+std::vector<std::string> readme_commands(const std::string& heading) {
+  std::istringstream in(read_bytes(source + "/README.md"));
+  std::vector<std::string> commands;
+  bool is_here = false, is_code = false;
+  for (std::string line; std::getline(in, line);) {
+    if (line.starts_with("**")) is_here = line.starts_with(heading);
+    if (line.starts_with("```")) is_code = !is_code;
+    if (is_here && is_code && line.starts_with("build/")) commands.push_back(line);
+  }
+  return commands;
+}
+
+/// What a shell makes of a command line, in the source folder.
+Ended in_shell(const std::string& command) {
+  return Process({"sh", "-c", command}, {.folder = source}).end();
+}
+
+std::string dumped(const TemporaryFolder& folder, const std::vector<std::string>& more) {
+  std::vector<std::string> words = {"run",    "--model",          golden, "--numeric", "--ep",
+                                    "--dump", folder.file("dump")};
+  words.insert(words.end(), more.begin(), more.end());
+  const Ended end = run(words);
+  BOOST_TEST((end.code == 0 || end.code == 1), end.err);
+  return folder.file("dump") + "/*.h5";
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(cli_diff)
+
+BOOST_AUTO_TEST_CASE(from_the_readme_to_a_diagnosed_dump) {
+  const std::vector<std::string> commands = readme_commands("**You have dumps of a run");
+  BOOST_TEST_REQUIRE(commands.size() == 3);
+  const TemporaryFolder folder;
+  std::vector<Ended> ends;
+  for (const std::string& command : commands)
+    ends.push_back(
+        in_shell(replaced(replaced(command, "build/release/tokenview", TOKENVIEW_PROGRAM),
+                          "/tmp/dump", folder.file("dump"))));
+  BOOST_TEST(ends[0].code == 1);  // the run is that of a known bug
+  BOOST_TEST(ends[1].code == 1);
+  for (const std::string part :
+       {"first difference  step 0 step0/mtp.norm: shard where full is required",
+        "rank 0   tp=0  holds [0,1,2], required [0,1,2,3,4,5,6,7,8,9]",
+        "rank 3   tp=3  holds [9,PAD,PAD], required [0,1,2,3,4,5,6,7,8,9]", "the run stopped"})
+    BOOST_TEST(contains(ends[1].out, part), ends[1].out);
+  BOOST_TEST(std::count(ends[1].out.begin(), ends[1].out.end(), '\n') <= 24);  // a screen
+  BOOST_TEST(ends[2].code == 0, ends[2].out << ends[2].err);
+  BOOST_TEST(contains(ends[2].out, "match: "));
+  for (const Ended& end : ends) BOOST_TEST(end.err == "");
+}
+
+BOOST_AUTO_TEST_CASE(records_have_the_same) {
+  const Ended end =
+      run({"diff", "--format", "jsonl", engine + "golden.h5", engine + "dump.rank*.h5"});
+  BOOST_TEST(end.code == 0, end.err);
+  const std::vector<Json> all = records(end.out);
+  const Json& summary = all.back();
+  BOOST_TEST(summary["schema"] == "tokenview.report");
+  BOOST_TEST(summary["kind"] == "summary");
+  BOOST_TEST(summary["verdict"] == "match");
+  BOOST_TEST(summary["taps"] == std::int64_t(all.size()) - 1);
+  BOOST_TEST(summary["failed"] == 0);
+  BOOST_TEST(summary["steps"] == 2);
+  BOOST_TEST(summary["protocols"][0].get<std::string>().starts_with("step 0: D ("));
+  const auto shard = std::ranges::find_if(
+      all, [](const Json& r) { return r["tap"] == "model.layers.2.mlp" && r["engine_step"] == 0; });
+  BOOST_TEST_REQUIRE((shard != all.end()));
+  BOOST_TEST((*shard)["held"] == "[0,1,2,3,4,5,6,7,8] [9,10,11,12,13,14,15,16,PAD]");
+  BOOST_TEST((*shard)["kind_of_view"] == "shard");
+  BOOST_TEST((*shard)["case"] == "tp2_mtp2.step0");
+  BOOST_TEST((*shard)["observed"] <= (*shard)["allowed"]);
+}
+
+BOOST_AUTO_TEST_CASE(the_case_can_be_said_and_then_the_inputs_must_be_its) {
+  const TemporaryFolder folder;
+  const std::string dump = dumped(folder, {"--case", "prefill_t4", "--tp", "2", "--protocol", "D"});
+  BOOST_TEST(run({"diff", golden, dump, "--case", "prefill_t4"}).code == 0);
+  const Ended other = run({"diff", golden, dump, "--case", "prefill_t5"});
+  BOOST_TEST(other.code == 1);
+  BOOST_TEST(contains(other.out, "inputs/input_ids"));
+  const Ended unknown = run({"diff", golden, dump, "--case", "prefil_t4"});
+  BOOST_TEST(unknown.code == 2);
+  BOOST_TEST(contains(unknown.err, "did you mean prefill_t4?"));
+  const Ended none = run({"diff", engine + "golden.h5", dump});
+  BOOST_TEST(none.code == 3);
+  BOOST_TEST(contains(none.out, "no case of the golden has its inputs"));
+}
+
+BOOST_AUTO_TEST_CASE(two_dumps_of_other_layouts) {
+  const TemporaryFolder one, four;
+  const std::string whole = dumped(one, {"--case", "prefill_t5", "--tp", "1", "--protocol", "S"});
+  const std::string parts = dumped(four, {"--case", "prefill_t5", "--tp", "4", "--protocol", "D"});
+  for (const auto& files : {std::pair(whole, parts), std::pair(parts, whole)}) {
+    const Ended end = run({"diff", files.first, files.second});
+    BOOST_TEST(end.code == 0, end.out << end.err);
+    BOOST_TEST(contains(end.out, "(tp=1 dp=1"));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(plain_files_by_name) {
+  const TemporaryFolder folder;
+  const float values[] = {1, 2, 3, 4}, other[] = {1, 2, 3, 4.5f};
+  RawHdf5(folder.file("a.h5")).add("x/w", H5T_NATIVE_FLOAT, {2, 2}, values);
+  RawHdf5(folder.file("b.h5")).add("y/w", H5T_NATIVE_FLOAT, {2, 2}, values);
+  RawHdf5(folder.file("c.h5")).add("x/w", H5T_NATIVE_FLOAT, {2, 2}, other);
+  const auto diff = [&](const std::string& second, std::vector<std::string> more) {
+    more.insert(more.begin(), {"diff", folder.file("a.h5"), folder.file(second)});
+    return run(more);
+  };
+  BOOST_TEST(diff("b.h5", {}).code == 1);
+  BOOST_TEST(diff("b.h5", {"--map", "y/*=x/*"}).code == 0);
+  BOOST_TEST(diff("c.h5", {}).code == 1);
+  BOOST_TEST(diff("c.h5", {"--atol", "0.5"}).code == 0);
+  BOOST_TEST(diff("c.h5", {"--rule", "x/*: of_max=0.2"}).code == 0);
+  BOOST_TEST(diff("c.h5", {"--like", "torch"}).code == 1);
+  BOOST_TEST(diff("a.h5", {"--bitwise"}).code == 0);
+  BOOST_TEST(contains(diff("c.h5", {}).out, "x/w: max_abs 0.5 of 4e-05"));
+  BOOST_TEST(records(diff("c.h5", {"--format", "jsonl"}).out).back()["failed"] == 1);
+}
+
+BOOST_AUTO_TEST_CASE(goldens_tensor_by_tensor) {
+  BOOST_TEST(run({"diff", golden, golden}).code == 0);
+  const Ended end = run({"diff", golden, engine + "golden.h5"});
+  BOOST_TEST(end.code == 1);
+}
+
+struct WrongLine {
+  std::vector<std::string> arguments;
+  std::string expected;
+  friend std::ostream& operator<<(std::ostream& out, const WrongLine& line) {
+    return out << line.expected;
+  }
+};
+const WrongLine wrong_lines[] = {
+    {{"diff"}, "FILE"},
+    {{"diff", "/nowhere.h5", golden}, "/nowhere.h5"},
+    {{"diff", golden, "/nowhere/*.h5"}, "no file has such a name"},
+    {{"diff", golden}, "found 1 golden file, 0 dump files and 0 plain files"},
+    {{"diff", engine + "dump.rank0.h5", engine + "dump.rank1.h5"}, "found 1 dump, expected"},
+    {{"diff", golden, engine + "dump.rank0.h5", "--bitwise", "--rtol", "1"}, "one of the three"},
+    {{"diff", golden, engine + "dump.rank0.h5", "--rule", "x"}, "'x' cannot be read"},
+    {{"diff", golden, engine + "dump.rank0.h5", "--map", "a=b"}, "--map"},
+    {{"diff", golden, golden, "--case", "a"}, "--case"},
+    {{"diff", golden, engine + "dump.rank0.h5", "--rtol", "-1"}, "--rtol"},
+    {{"run", "--case", "a"}, "expected --model with the golden file"},
+    {{"run", "--model", golden, "--case", "a", "--tokens", "3"}, "excludes"},
+    {{"run", "--model", golden, "--case", "prefill_t99"}, "prefill_t9?"},
+    {{"run", "--model", golden, "--case", "decode,one", "--tp", "2"}, "found 2 cases"},
+    {{"run", "--model", golden, "--case", "prefill_t3", "--case", "prefill_t4"},
+     "its context is not what the steps before it have processed"},
+    {{"run", "--dump", "x"}, "expected --numeric"},
+    {{"run", "--numeric", "--strip"}, "expected --dump"},
+};
+
+BOOST_DATA_TEST_CASE(a_wrong_command_line_is_one_line_and_exit_code_2, data::make(wrong_lines),
+                     line) {
+  const Ended end = run(line.arguments);
+  BOOST_TEST(end.code == 2, end.out << end.err);
+  BOOST_TEST(end.out == "");
+  BOOST_TEST(end.error_lines() == 1);
+  BOOST_TEST(contains(end.err, line.expected), end.err);
+}
+
+BOOST_AUTO_TEST_CASE(dumps_of_a_larger_world_are_not_mixed_in) {
+  const TemporaryFolder folder;
+  dumped(folder, {"--case", "prefill_t4", "--tp", "4", "--protocol", "D"});
+  const Ended end = run({"run", "--model", golden, "--case", "prefill_t4", "--tp", "2", "--ep",
+                         "--numeric", "--dump", folder.file("dump")});
+  BOOST_TEST(end.code == 2);
+  BOOST_TEST(contains(end.err, "dump.rank2.h5 of another run"), end.err);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace tokenview
