@@ -285,16 +285,20 @@ class Experiment {
       return;
     }
     const bool is_small = broken.error.empty() && changes(small_change).empty();
-    ++(is_small ? result_.small_mutants : result_.mutants);
+    const bool is_in_context = broken.error.empty() && !trusted_.inputs.context_ids.empty() &&
+                               reads_caches(changes(1).front().module);
+    MutantCount& count = is_small        ? result_.small
+                         : is_in_context ? result_.in_context
+                                         : result_.plain;
+    ++count.mutants;
     const NumberRunResult numbers =
         run_numbers<float>(wrong, *weights_, ReductionOrder::rank, rounding_);
     const RunTaps taps = taps_of_run(*golden_, views, numbers, run.plan.parallel);
     if (!taps.problems.empty()) return;  // seen
     const CaseJudgement judgement = judged(taps);
     if (judgement.holds())
-      (is_small ? result_.small_missed : result_.missed)
-          .push_back(text(in_words(run), "; ", name, "; in float64 ",
-                          to_string(changes(is_small ? 1 : small_change).front())));
+      count.missed.push_back(text(in_words(run), "; ", name, "; in float64 ",
+                                  to_string(changes(is_small ? 1 : small_change).front())));
   }
 
   AccuracyOptions options_;
@@ -312,6 +316,28 @@ class Experiment {
 };
 
 }  // namespace
+
+MutantCount& MutantCount::operator+=(const MutantCount& more) {
+  mutants += more.mutants;
+  missed.insert(missed.end(), more.missed.begin(), more.missed.end());
+  return *this;
+}
+
+AccuracyResult& AccuracyResult::operator+=(const AccuracyResult& more) {
+  clean += more.clean;
+  taps += more.taps;
+  ties += more.ties;
+  alarms.insert(alarms.end(), more.alarms.begin(), more.alarms.end());
+  if (more.nearest > nearest) {
+    nearest = more.nearest;
+    nearest_place = more.nearest_place;
+  }
+  plain += more.plain;
+  in_context += more.in_context;
+  small += more.small;
+  equivalent += more.equivalent;
+  return *this;
+}
 
 AccuracyResult measure_accuracy(std::uint64_t seed, const AccuracyOptions& options) {
   return Experiment(seed, options).run();

@@ -8,19 +8,28 @@
 
 namespace tokenview {
 
+/// Mutants, and those of them that the judgement does not see.
+struct MutantCount {
+  std::int64_t mutants = 0;
+  std::vector<std::string> missed = {};  // in words
+
+  MutantCount& operator+=(const MutantCount& more);
+};
+
 /// What the experiments of one seed gave.
 struct AccuracyResult {
-  std::string setting;  // in words: model, types, layout, requests
-  std::int64_t clean = 0;
-  std::int64_t mutants = 0;              // that change a value by 16 roundings or more
-  std::int64_t small_mutants = 0;        // by 1 to 16 roundings
-  std::int64_t equivalent = 0;           // by less: judged by nobody
-  std::int64_t taps = 0, ties = 0;       // of the clean runs
+  std::string setting = {};  // in words: model, types, layout, requests
+  std::int64_t clean = 0, taps = 0, ties = 0;
   std::vector<std::string> alarms = {};  // clean runs that do not hold, with the table
-  std::vector<std::string> missed = {};  // mutants that hold
-  std::vector<std::string> small_missed = {};
-  double nearest = 0;              // observed / allowed: the largest of the clean runs
-  std::string nearest_place = {};  // in words
+  double nearest = 0;                    // observed / allowed: the largest of the clean runs
+  std::string nearest_place = {};        // in words
+
+  MutantCount plain = {};       // that change a value by 16 roundings or more
+  MutantCount in_context = {};  // of those, that do so through caches that the context left wrong
+  MutantCount small = {};       // by 1 to 16 roundings
+  std::int64_t equivalent = 0;  // by less: judged by nobody
+
+  AccuracyResult& operator+=(const AccuracyResult& more);
 };
 
 struct AccuracyOptions {
@@ -41,6 +50,10 @@ struct AccuracyOptions {
 /// a shared expert that is split over ranks of different tokens. How much a mutant changes is
 /// measured in float64: the largest change of a token's value in roundings of the run's type, each
 /// half a step of the tap's largest value.
+///
+/// A fault acts in the pass over the context too. Where it changes nothing but what the context
+/// left in the caches, the step that is judged is right: it is the context's own step that is
+/// wrong.
 AccuracyResult measure_accuracy(std::uint64_t seed, const AccuracyOptions& options = {});
 
 }  // namespace tokenview

@@ -178,7 +178,8 @@ class CaseJudge {
                const std::int64_t* due, std::int64_t count, const Eigen::RowVectorXd& scores,
                const std::string& scores_at, std::int64_t score_row, const TapBound& bound) {
     const auto own = own_scores(scores_at, score_row, scores.size());
-    const double allowed = 2 * bound.row_max[std::size_t(score_row)];
+    const double allowed =  // of the difference of two errors
+        std::sqrt(2.0) * bound.row_max[std::size_t(score_row)];
     const std::set<std::int64_t> taken(found, found + count), expected(due, due + count);
     if (taken == expected) return true;
     ChoiceDifference difference{.place = place,

@@ -17,7 +17,6 @@ namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr double false_alarm = 1e-9;  // of a row of a right implementation
-constexpr double safety = 2;
 
 /// By how much the root of a squared error may exceed that of the mean of `samples` others, where
 /// `scatter` is the variance of such squared errors over their squared mean. A sum of n squares of
@@ -26,7 +25,8 @@ constexpr double safety = 2;
 double allowed_ratio(double scatter, double samples) {
   const double freedom = std::clamp(2 / std::max(scatter, 1e-9), 1.0, 1e6);
   const boost::math::fisher_f_distribution<double> squares(freedom, samples * freedom);
-  return safety * std::sqrt(boost::math::quantile(boost::math::complement(squares, false_alarm)));
+  return TapBound::safety *
+         std::sqrt(boost::math::quantile(boost::math::complement(squares, false_alarm)));
 }
 
 /// Mean, and variance over squared mean, of one sample a run.

@@ -28,6 +28,8 @@ struct Implementation {
 /// (Satterthwaite), times a safety factor of 2: another implementation may have four times the
 /// variance, from rounding points and orders of addition that no sampled run has.
 struct TapBound {
+  static constexpr double safety = 2;
+
   std::vector<double> row_l2 = {};    // [rows] allowed |error| of a row
   std::vector<double> row_max = {};   // [rows] allowed largest |error| of its elements
   std::vector<double> expected = {};  // [rows] root of the expected squared error

@@ -3,6 +3,7 @@
 
 #include <Eigen/QR>
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 namespace tokenview {
@@ -80,9 +81,24 @@ void HiddenChoices::add_near_ties(
       }
     }
     if (next < 0) continue;  // all are taken
-    const double allowed = 2 * relative_error * logits.row(r).cwiseAbs().maxCoeff();
-    if (logits(r, last) - logits(r, next) <= allowed)
-      ties_[std::size_t(rows_.sequence_of(place, r))].push_back({place, r, last, next});
+    // Of two errors' difference, and without what other implementations may have on top: a choice
+    // that is farther than that from turning is no explanation.
+    const double allowed =
+        std::sqrt(2.0) / TapBound::safety * relative_error * logits.row(r).cwiseAbs().maxCoeff();
+    auto& ties = ties_[std::size_t(rows_.sequence_of(place, r))];
+    // Any exchange is a sum of these, to first order.
+    bool is_first = true;
+    const auto add = [&](std::int64_t out, std::int64_t in) {
+      ties.push_back({place, r, out, in, is_first});
+      is_first = false;
+    };
+    if (logits(r, last) - logits(r, next) > allowed) continue;
+    add(last, next);
+    for (std::int64_t e = 0; e < logits.cols(); ++e) {
+      if (e == last || e == next) continue;
+      if (chosen.contains(e) && logits(r, e) - logits(r, next) <= allowed) add(e, next);
+      if (!chosen.contains(e) && logits(r, last) - logits(r, e) <= allowed) add(last, e);
+    }
   }
 }
 
@@ -94,19 +110,17 @@ const HiddenChoices::Effects& HiddenChoices::effects(bool own) {
   std::vector<RankTaps> values(1);
   for (const auto& [place, value] : exact)
     if (own && known_.contains(place)) values.front().values.emplace(place, value);
-  // The i-th of every sequence at once, and at last all of them.
+  // The i-th of every sequence at once, and at last one of each token.
   for (std::size_t i = 0; i <= most_; ++i) {
-    const auto flip = [](const NearTie& tie, const Choice& choice) {
-      if (tie.place != choice.place) return;
-      auto row = choice.ids.row(tie.row);
-      std::ranges::replace(row, tie.taken, tie.next);
-    };
     const Given given{.ids = &ids_, .values = &values, .choose = [&](const Choice& choice) {
-                        for (const auto& of_sequence : ties_) {
-                          if (i < of_sequence.size()) flip(of_sequence[i], choice);
-                          if (i == most_)
-                            for (const NearTie& tie : of_sequence) flip(tie, choice);
-                        }
+                        for (const auto& of_sequence : ties_)
+                          for (std::size_t t = 0; t < of_sequence.size(); ++t) {
+                            const NearTie& tie = of_sequence[t];
+                            if (tie.place != choice.place) continue;
+                            if (i < most_ ? t != i : !tie.is_first) continue;
+                            auto row = choice.ids.row(tie.row);
+                            std::ranges::replace(row, tie.taken, tie.next);
+                          }
                       }};
     const RankTaps other = std::move(run_given(run_, weights_, EigenOps<double>(), given).front());
     for (const auto& [place, value] : exact) {
@@ -114,7 +128,7 @@ const HiddenChoices::Effects& HiddenChoices::effects(bool own) {
       if (i < most_)
         effect.of_each.push_back(other.values.at(place) - value);
       else
-        effect.of_all = other.values.at(place) - value;
+        effect.together = other.values.at(place) - value;
     }
   }
   return *effects;
@@ -123,7 +137,8 @@ const HiddenChoices::Effects& HiddenChoices::effects(bool own) {
 Eigen::RowVectorXd HiddenChoices::unexplained(const std::string& place, std::int64_t row,
                                               const Eigen::RowVectorXd& error, double allowed,
                                               bool own) {
-  const std::size_t count = ties_[std::size_t(rows_.sequence_of(place, row))].size();
+  const std::vector<NearTie>& ties = ties_[std::size_t(rows_.sequence_of(place, row))];
+  const std::size_t count = ties.size();
   if (count == 0) return error;
   const Effect& effect = effects(own).at(place);
   Eigen::MatrixXd changes(error.size(), Eigen::Index(count));
@@ -132,9 +147,11 @@ Eigen::RowVectorXd HiddenChoices::unexplained(const std::string& place, std::int
   if (!(error.norm() <= allowed + changes.colwise().norm().sum())) return error;
   const Eigen::VectorXd times = changes.completeOrthogonalDecomposition().solve(error.transpose());
   const Eigen::RowVectorXd left = error - (changes * times).transpose();
-  // Together they change something else than one after the other: so far no sum can be fitted.
-  const double unlike = (effect.of_all.row(row) - changes.rowwise().sum().transpose()).norm();
-  return left * std::max(0.0, 1 - unlike / std::max(left.norm(), 1e-300));
+  // Together they change something else than one by one: so far no sum can be fitted.
+  Eigen::RowVectorXd unlike = effect.together.row(row);
+  for (std::size_t i = 0; i < count; ++i)
+    if (ties[i].is_first) unlike -= effect.of_each[i].row(row);
+  return left * std::max(0.0, 1 - unlike.norm() / std::max(left.norm(), 1e-300));
 }
 
 }  // namespace tokenview

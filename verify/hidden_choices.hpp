@@ -52,11 +52,12 @@ class HiddenChoices {
   struct NearTie {
     std::string place;
     std::int64_t row, taken, next;
+    bool is_first;  // of its token's
   };
   /// What near-ties change of a tap if they are broken the other way.
   struct Effect {
     std::vector<Matrix<double>> of_each;  // the i-th of every sequence
-    Matrix<double> of_all;                // at once
+    Matrix<double> together;              // the first of every token
   };
   using Effects = std::map<std::string, Effect>;  // by place
 
