@@ -16,7 +16,7 @@ int main(int argc, char** argv) {
   keep_standard_streams();
   static constexpr const Verb* verbs[] = {
       &check_verb, &record_verb,   &info_verb,  &run_verb,     &repro_verb,
-      &cost_verb,  &affected_verb, &sweep_verb, &devices_verb,
+      &cost_verb,  &affected_verb, &sweep_verb, &shrink_verb, &devices_verb,
   };
   return run_command_line(verbs, argc, argv);
 }
