@@ -43,7 +43,7 @@ struct Verb {
   std::function<Exit()> (*add_options)(CLI::App& app);
 };
 extern const Verb check_verb, record_verb, info_verb, run_verb, repro_verb, cost_verb,
-    affected_verb, sweep_verb, devices_verb, diff_verb, report_verb;
+    affected_verb, sweep_verb, shrink_verb, devices_verb, diff_verb, report_verb;
 
 /// The whole program: reads the command line, runs a verb, turns an error into one line on standard
 /// error and everything into an exit code.

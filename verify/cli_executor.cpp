@@ -3,10 +3,10 @@
 
 #include <cstdio>
 
+#include "comm_sim/transport/process_rank.hpp"
 #include "device/device_info.hpp"
 #include "reference/program/error.hpp"
 #include "tokenview_version.hpp"
-#include "comm_sim/transport/process_rank.hpp"
 #include "verify/report.hpp"
 
 namespace tokenview {

@@ -72,20 +72,12 @@ std::optional<Diagnosis> diagnosis_of(const Scenario& s, const ScenarioVariant& 
   return Diagnosis{*blame, find_repairs(run)};
 }
 
-/// "protocol B, tp=4 dp=1 ep, requests 10, 1 draft step, a correct target"
-std::string configuration_in_words(const Scenario& s, const ScenarioVariant& variant) {
-  std::string requests;
-  for (const std::string& step : s.requests) requests += (requests.empty() ? "" : ", then ") + step;
-  return text("protocol ", to_string(variant.protocol), ", ", in_words(s.parallel), ", requests ",
-              requests, ", ", plural(s.draft_steps, "draft step"),
-              s.target_runs ? "" : ", a correct target");
-}
-
 void explain(const Scenario& s, const ScenarioVariant& variant, const ScenarioResult& run,
              const std::optional<Diagnosis>& diagnosis) {
   const ViewRunResult& result = run.views;
-  std::cout << s.name << ": " << s.title << '\n' << "source  " << s.source << '\n';
-  std::cout << "run     " << configuration_in_words(s, variant) << '\n';
+  std::cout << s.name << ": " << s.title << '\n'
+            << "source  " << s.source << '\n'
+            << "run     " << in_words(s, variant) << '\n';
   for (const InjectedFault& fault : variant.faults)
     std::cout << "fault   " << to_string(fault) << '\n';
   if (result.findings.empty() && run.numeric.empty()) {
@@ -156,8 +148,8 @@ std::optional<DeviceRun> run_on_device(const ReproArguments& arguments, const Sc
     return std::nullopt;
   }
   const CommKind comm = arguments.executor.comm;
-  Launch processes{
-      .command = {this_program(), "repro", s.name, "--in-child", "--comm", to_string(comm)}};
+  Launch processes{.command = {this_program(), "repro", arguments.name, "--in-child", "--comm",
+                               to_string(comm)}};
   auto& command = processes.command;
   if (arguments.repaired) command.push_back("--repaired");
   if (arguments.tp) command.insert(command.end(), {"--tp", std::to_string(*arguments.tp)});
@@ -304,17 +296,16 @@ Exit list_repairs(const std::vector<Scenario>& scenarios, OutputFormat format) {
 }
 
 Exit repro(const ReproArguments& arguments) {
-  const std::string folder = default_data_folder("scenarios", ".json", build::data_dir);
+  const auto folder = [] { return default_data_folder("scenarios", ".json", build::data_dir); };
   if (arguments.coverage) {
-    const auto catalogue = std::filesystem::path(folder).parent_path() / "coverage.json";
-    std::cout << coverage_of(read_scenarios(folder), catalogue.string()).page;
+    const auto catalogue = std::filesystem::path(folder()).parent_path() / "coverage.json";
+    std::cout << coverage_of(read_scenarios(folder()), catalogue.string()).page;
     return Exit::match;
   }
-  if (arguments.repairs) return list_repairs(read_scenarios(folder), arguments.format);
+  if (arguments.repairs) return list_repairs(read_scenarios(folder()), arguments.format);
   std::vector<RefusedScenario> refused;
-  const auto scenarios = read_scenarios(folder, &refused);
   if (arguments.list) {
-    list(scenarios);
+    list(read_scenarios(folder(), &refused));
     for (const RefusedScenario& file : refused) print_error(file.problem);
     return refused.empty() ? Exit::match : Exit::usage;
   }
@@ -322,11 +313,8 @@ Exit repro(const ReproArguments& arguments) {
       !arguments.in_child)
     throw UsageError("--comm nccl: NCCL is between GPUs, expected --device cuda");
   if (arguments.name.empty()) throw UsageError("repro: expected the name of a scenario, or --list");
-  for (const RefusedScenario& file : refused) {
-    if (file.stem == arguments.name) throw ConfigError(file.problem);
-    print_note(file.problem);
-  }
-  Scenario s = find_scenario(scenarios, arguments.name);
+  Scenario s = scenario_named(arguments.name, folder, &refused);
+  for (const RefusedScenario& file : refused) print_note(file.problem);
   if (arguments.with_target && s.target_runs)
     throw UsageError(text("repro: --with-target: ", s.name, " runs its target as it is"));
   const bool as_told = !arguments.tp && !arguments.requests && !arguments.with_target;
@@ -368,7 +356,7 @@ Exit repro(const ReproArguments& arguments) {
                       : on_device && on_device->asserted() ? "device assert"
                       : clean                              ? "match"
                                                            : "finding";
-    summary.case_name = text(s.name, ", ", configuration_in_words(s, variant));
+    summary.case_name = text(s.name, ", ", in_words(s, variant));
     summary.more = {{"verb", arguments.repaired ? "repro --repaired" : "repro"},
                     {"findings", std::int64_t(result.findings.size())},
                     {"title", s.title},
@@ -394,7 +382,8 @@ Exit repro(const ReproArguments& arguments) {
 
 std::function<Exit()> add_options(CLI::App& app) {
   const auto arguments = std::make_shared<ReproArguments>();
-  app.add_option("NAME", arguments->name, "Scenario, by name or alias: vllm-48429, B006, F1")
+  app.add_option("NAME", arguments->name,
+                 "Scenario, by name, alias or file: vllm-48429, B006, F1, small.json")
       ->type_name("NAME");
   CLI::Option* const list = app.add_flag("--list", arguments->list, "List all scenarios");
   CLI::Option* const coverage =

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "verify/cli_run.hpp"
+
 #include <algorithm>
 #include <iostream>
 #include <memory>
@@ -323,7 +325,49 @@ Exit run(const RunArguments& arguments) {
                                      : Exit::difference;
 }
 
-std::function<Exit()> add_options(CLI::App& app) {
+/// The configuration as a scenario. Its plan must be one that a protocol and flags give.
+Scenario scenario_of(const RunArguments& arguments) {
+  if (arguments.numeric || arguments.executor.any())
+    throw UsageError("--numeric, --device and --comm: this verb works on token views");
+  const ModelConfig config = model_argument(arguments.model).reading.config;
+  require_simulable(config, arguments.parallel, arguments.draft_steps);
+  if (arguments.correct_target && arguments.draft_steps == 0)
+    throw UsageError("--correct-target without --draft-steps runs nothing");
+  const Layout layout = layout_of(arguments, config);
+  Scenario s;
+  s.name = "run";
+  s.title = "a configuration of the command line";
+  s.source = "tokenview run";
+  s.model = arguments.model;
+  s.parallel = arguments.parallel;
+  s.dispatch = layout.plan.dispatch;
+  s.requests = {arguments.requests};
+  parse_requests(arguments.requests, s.parallel.dp);
+  s.draft_steps = arguments.draft_steps;
+  s.target_runs = !arguments.correct_target;
+  s.aux_layers = arguments.aux_layers;
+  s.runner = layout.runner;
+  s.runner.graph_sizes = arguments.graph_sizes;
+  s.runner.padded_drafter = !arguments.unpadded;
+  if (arguments.runner) s.runner.version = *arguments.runner;
+  s.broken.protocol = layout.plan.protocol;
+  for (const std::string& fault : arguments.faults) s.broken.faults.push_back(parse_fault(fault));
+  ParallelPlan wanted = layout.plan, given = run_of(s, s.broken, config).plan;
+  for (const std::string& flag : plan_flag_names())
+    if (plan_flag(wanted, flag) != plan_flag(given, flag))
+      s.broken.plan[flag] = plan_flag(wanted, flag);
+  given = run_of(s, s.broken, config).plan;
+  wanted.aux_layers = given.aux_layers;
+  wanted.runner = given.runner;
+  if (!(wanted == given))
+    throw UsageError(
+        "the plan of this release is none that a scenario can say: expected --protocol");
+  s.repaired = s.broken;
+  return s;
+}
+
+/// Options of `run`, and of verbs that take the same.
+std::shared_ptr<RunArguments> add_arguments(CLI::App& app) {
   const auto arguments = std::make_shared<RunArguments>();
   app.add_option("--model", arguments->model,
                  "Preset, config.json, golden file or checkpoint folder; default: qwen3.5-moe")
@@ -392,10 +436,20 @@ std::function<Exit()> add_options(CLI::App& app) {
       ->type_name("FAULT");
   add_choice(app, "--format", arguments->format, output_formats,
              "Lines for people (default) or JSON Lines");
-  return [arguments] { return run(*arguments); };
+  return arguments;
+}
+
+std::function<Exit()> add_options(CLI::App& app) {
+  return [arguments = add_arguments(app)] { return run(*arguments); };
 }
 
 }  // namespace
+
+RunOptions add_run_options(CLI::App& app) {
+  const auto arguments = add_arguments(app);
+  return {[arguments] { return scenario_of(*arguments); },
+          [arguments] { return arguments->format; }};
+}
 
 constinit const Verb run_verb = {
     "run", "Run one parallel configuration on token views",

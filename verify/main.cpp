@@ -15,8 +15,8 @@ int main(int argc, char** argv) {
   using namespace tokenview;
   keep_standard_streams();
   static constexpr const Verb* verbs[] = {
-      &check_verb, &diff_verb,     &record_verb, &info_verb,   &run_verb,     &repro_verb,
-      &cost_verb,  &affected_verb, &sweep_verb,  &report_verb, &devices_verb,
+      &check_verb, &diff_verb,     &record_verb, &info_verb,   &run_verb,    &repro_verb,
+      &cost_verb,  &affected_verb, &sweep_verb,  &shrink_verb, &report_verb, &devices_verb,
   };
   return run_command_line(verbs, argc, argv);
 }

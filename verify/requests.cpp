@@ -88,6 +88,22 @@ std::vector<std::vector<Request>> parse_requests(std::string_view input, std::in
   return ranks;
 }
 
+std::string to_string(const std::vector<std::vector<Request>>& requests) {
+  std::string out;
+  for (const auto& of_rank : requests) {
+    if (!out.empty()) out += '/';
+    const char* between = "";
+    for (const Request& request : of_rank) {
+      out += text(between, request.tokens);
+      if (request.context > 0) out += text('c', request.context);
+      if (request.verified > 0) out += text('v', request.verified);
+      if (request.rejected > 0) out += text('r', request.rejected);
+      between = "+";
+    }
+  }
+  return out;
+}
+
 std::vector<StepInputs> inputs_of(const std::vector<std::vector<Request>>& requests) {
   std::vector<StepInputs> inputs;
   for (const auto& of_rank : requests) {

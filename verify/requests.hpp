@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -21,6 +22,9 @@ struct Request {
 /// requests, `/` between dp ranks, c context, v drafts verified, r rejected. A verify request of v
 /// drafts has v + 1 rows. Throws UsageError with the text, the place and what was expected.
 std::vector<std::vector<Request>> parse_requests(std::string_view text, std::int64_t dp);
+
+/// In the full form that parse_requests() reads: "4+6/2+3c8v2r1".
+std::string to_string(const std::vector<std::vector<Request>>& requests);
 
 /// The flat batches of each dp rank: a pass over the contexts, then the step. Ids count the rows.
 std::vector<StepInputs> inputs_of(const std::vector<std::vector<Request>>& requests);

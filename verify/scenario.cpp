@@ -15,6 +15,7 @@
 #include "verify/data_folder.hpp"
 #include "verify/fault_text.hpp"
 #include "verify/model_argument.hpp"
+#include "verify/report.hpp"
 #include "verify/requests.hpp"
 
 namespace tokenview {
@@ -170,7 +171,11 @@ bool ExpectedFinding::matches(const Finding& finding) const {
 }
 
 Scenario read_scenario(const std::string& path) {
-  const nlohmann::json document = parse_strict_json(read_file(path, "a scenario"), path);
+  return parse_scenario(read_file(path, "a scenario"), path);
+}
+
+Scenario parse_scenario(std::string_view json, const std::string& path) {
+  const nlohmann::json document = parse_strict_json(json, path);
   if (!document.is_object()) throw ConfigError(text(path, ": expected an object"));
   JsonSection section(document, "", path);
 
@@ -389,6 +394,25 @@ bool is_blind(const Scenario& s, const BlindSpot& spot, std::string& problem) {
     return false;
   }
   return true;
+}
+
+Scenario scenario_named(const std::string& name, const std::function<std::string()>& folder,
+                        std::vector<RefusedScenario>* refused) {
+  if (name.ends_with(".json")) return read_scenario(name);
+  std::vector<RefusedScenario> others;
+  const auto scenarios = read_scenarios(folder(), &others);
+  for (const RefusedScenario& file : others)
+    if (file.stem == name) throw ConfigError(file.problem);
+  if (refused != nullptr) *refused = std::move(others);
+  return find_scenario(scenarios, name);
+}
+
+std::string in_words(const Scenario& s, const ScenarioVariant& variant) {
+  std::string requests;
+  for (const std::string& step : s.requests) requests += (requests.empty() ? "" : ", then ") + step;
+  return text("protocol ", to_string(variant.protocol), ", ", in_words(s.parallel), ", requests ",
+              requests, ", ", plural(s.draft_steps, "draft step"),
+              s.target_runs ? "" : ", a correct target");
 }
 
 const Scenario& find_scenario(const std::vector<Scenario>& scenarios, const std::string& name) {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "reference/program/injected_fault.hpp"
@@ -75,6 +77,8 @@ std::vector<std::string> check_names();
 
 /// Throws FileError or ConfigError with file, key and what was expected.
 Scenario read_scenario(const std::string& path);
+/// The same of a file's text; `source` names it in errors.
+Scenario parse_scenario(std::string_view json, const std::string& source);
 
 /// A file of a folder of scenarios that is none.
 struct RefusedScenario {
@@ -89,6 +93,14 @@ std::vector<Scenario> read_scenarios(const std::string& folder,
 
 /// By name or alias; letters in either case. Throws UsageError with the nearest name.
 const Scenario& find_scenario(const std::vector<Scenario>& scenarios, const std::string& name);
+
+/// By name or alias among the scenarios of `folder`, or by path, where `name` ends in .json. Other
+/// files of the folder that are none go to `refused`, where it is given.
+Scenario scenario_named(const std::string& name, const std::function<std::string()>& folder,
+                        std::vector<RefusedScenario>* refused = nullptr);
+
+/// "protocol B, tp=4 dp=1 ep, requests 10, 1 draft step, a correct target"
+std::string in_words(const Scenario& scenario, const ScenarioVariant& variant);
 
 /// What a variant runs: its model, and the configuration with inputs. Scenario, variant and model
 /// outlive the run.
