@@ -296,9 +296,10 @@ Exit repro(const ReproArguments& arguments) {
   if (arguments.executor.device != Device::cpu) on_device = run_on_device(arguments, s, variant);
   if (arguments.format == OutputFormat::jsonl) {
     for (const ReportRecord& record : view_records(result)) std::cout << json_line(record) << '\n';
-    for (const auto* findings : {&result.findings, &run.numeric})
-      for (const Finding& finding : *findings)
-        std::cout << json_line(finding_record(finding)) << '\n';
+    for (const Finding& finding : result.findings)
+      std::cout << json_line(finding_record(finding, result)) << '\n';
+    for (const Finding& finding : run.numeric)
+      std::cout << json_line(finding_record(finding)) << '\n';
     for (std::size_t i = 0; on_device && i < on_device->ends.size(); ++i)
       std::cout << json_line(record_of(on_device->ends[i], on_device->verdicts[i],
                                        on_device->predicted.size()))

@@ -174,7 +174,7 @@ Exit run(const RunArguments& arguments) {
   if (arguments.format == OutputFormat::jsonl) {
     for (const ReportRecord& record : view_records(result)) std::cout << json_line(record) << '\n';
     for (const Finding& finding : result.findings)
-      std::cout << json_line(finding_record(finding)) << '\n';
+      std::cout << json_line(finding_record(finding, result)) << '\n';
     for (const UnshardedTap& tap : numbers ? numbers->compared : std::vector<UnshardedTap>())
       std::cout << json_line(record_of(tap)) << '\n';
     if (numbers)

@@ -22,46 +22,53 @@ class NoWeights final : public WeightSource {
 /// Collects the views of one rank by name, in program order.
 class ViewRecorder final : public RankObserver<ViewOps> {
  public:
-  /// `calls`: of all groups, as they come.
-  explicit ViewRecorder(const std::vector<CollectiveRecord>& calls) : calls_(&calls) {}
+  struct Recorded {
+    std::string name;
+    ViewOps::Tensor tensor;
+    std::int64_t order;  // operations of this rank before it
+    std::size_t calls;   // of all groups before it
+  };
+  std::vector<Recorded> views;
 
-  std::vector<std::pair<std::string, ViewOps::Tensor>> views;
+  /// `calls`: of all groups, as they come.
+  ViewRecorder(const ViewOps& ops, const std::vector<CollectiveRecord>& calls)
+      : ops_(ops), calls_(calls) {}
 
   /// How many tensors this rank had named when call `index` came; nothing: it is of an earlier
   /// step.
   std::optional<std::size_t> views_before(std::size_t index) const {
     if (index < first_call_) return std::nullopt;
-    return std::size_t(std::ranges::upper_bound(calls_before_, index) - calls_before_.begin());
+    return std::size_t(std::ranges::upper_bound(views, index, {}, &Recorded::calls) -
+                       views.begin());
   }
 
-  void starts() override { first_call_ = calls_->size(); }
+  void starts() override { first_call_ = calls_.size(); }
   void tensor(const ModulePath& module, const char* leaf, ViewOps::Tensor& value) override {
-    add(pass_ + module.str(leaf), value);
+    record(pass_ + module.str(leaf), value);
   }
   void routing(const ModulePath& module, ViewOps::Routing& value) override {
     ViewOps::Tensor rows;
     rows.rows = value.rows;
     rows.width = value.experts_per_token;
-    add(pass_ + module.str("weights"), rows);
-    add(pass_ + module.str("ids"), rows);
+    record(pass_ + module.str("weights"), rows);
+    record(pass_ + module.str("ids"), rows);
   }
-  void lm_head(const ViewOps::Tensor& logits) override { add("target/lm_head", logits); }
+  void lm_head(const ViewOps::Tensor& logits) override { record("target/lm_head", logits); }
   void before_step(std::size_t step, ViewOps::Ids&, const Batch&) override {
     pass_ = text("step", step, '/');
   }
   void after_step(std::size_t, const ViewOps::Tensor& logits) override {
-    add(pass_ + "logits", logits);
+    record(pass_ + "logits", logits);
   }
 
  private:
-  void add(std::string name, const ViewOps::Tensor& value) {
-    views.emplace_back(std::move(name), value);
-    calls_before_.push_back(calls_->size());
+  void record(std::string name, const ViewOps::Tensor& tensor) {
+    views.push_back({std::move(name), tensor, ops_.mark().order, calls_.size()});
   }
 
-  const std::vector<CollectiveRecord>* calls_;
+  const ViewOps& ops_;
+  const std::vector<CollectiveRecord>& calls_;
   std::size_t first_call_ = 0;
-  std::vector<std::size_t> calls_before_;  // [views] calls of all groups when it was named
   std::string pass_ = "target/";
 };
 
@@ -77,7 +84,7 @@ void add_calls(const std::vector<CollectiveRecord>& calls,
     if (!before) continue;
     std::string pass = "target";
     if (!of_first.views.empty()) {
-      const std::string& name = of_first.views[std::min(*before, of_first.views.size() - 1)].first;
+      const std::string& name = of_first.views[std::min(*before, of_first.views.size() - 1)].name;
       pass = name.substr(0, name.find('/'));
     }
     result.calls.push_back({calls[i], std::move(pass), stage, result.views.size() + *before});
@@ -133,12 +140,13 @@ ViewRunResult run_views(const ParallelRun& asked, bool record_views, ViewWeights
   if (record_views) run.group_calls = &calls;
   const auto world = std::size_t(parallel.world_size());
   std::vector<std::vector<Finding>> findings(world);
-  std::vector<ViewRecorder> recorders(world, ViewRecorder(calls));
   std::vector<std::string> origins;
   std::vector<ViewOps> ops;
   for (std::size_t rank = 0; rank < world; ++rank)
     ops.emplace_back(coordinates_of(std::int64_t(rank), parallel), findings[rank],
                      record_views ? &origins : nullptr, 0, run.most_findings);
+  std::vector<ViewRecorder> recorders;
+  for (const ViewOps& of_rank : ops) recorders.emplace_back(of_rank, calls);
 
   ViewRunResult result;
   try {
@@ -169,14 +177,22 @@ ViewRunResult run_views(const ParallelRun& asked, bool record_views, ViewWeights
     add_calls(calls, recorders, stage, parallel, result);
     const ViewRecorder& first = recorders[std::size_t(stage * parallel.tp)];
     for (std::size_t i = 0; i < first.views.size(); ++i) {
-      NamedView& view = result.views.emplace_back(NamedView{first.views[i].first, stage, {}});
+      NamedView& view = result.views.emplace_back(
+          NamedView{first.views[i].name, stage, {}, first.views[i].order});
       for (std::size_t rank = 0; rank < world; ++rank)
         if (coordinates_of(std::int64_t(rank), parallel).pp == stage &&
             i < recorders[rank].views.size())
-          view.by_rank.push_back(recorders[rank].views[i].second);
+          view.by_rank.push_back(recorders[rank].views[i].tensor);
     }
   }
   return result;
+}
+
+const NamedView* ViewRunResult::last_before(const Finding& finding) const {
+  const NamedView* last = nullptr;
+  for (const NamedView& view : views)
+    if (view.stage == finding.at.pp && view.order <= finding.order) last = &view;
+  return last;
 }
 
 }  // namespace tokenview

@@ -16,6 +16,7 @@ struct NamedView {
   std::string name;                      // "target/model.layers.0.mlp", "step1/mtp.fc"
   std::int64_t stage = 0;                // of the pipeline
   std::vector<ViewOps::Tensor> by_rank;  // of the stage's ranks, dp x tp
+  std::int64_t order = 0;  // operations of the stage's first rank before it, as Finding::order
 };
 
 /// A collective on its way between two named tensors.
@@ -35,6 +36,8 @@ struct ViewRunResult {
   bool collective_mismatch = false;  // the error is one between ranks
 
   bool clean() const { return findings.empty() && error.empty(); }
+  /// The tensor that was named last before the finding; nullptr: none, or it is of an earlier step.
+  const NamedView* last_before(const Finding& finding) const;
 };
 
 /// Throws ConfigError for what a symbolic run cannot follow: heads that do not divide, more stages
