@@ -94,7 +94,7 @@ ReportRecord record_of(const MatrixResult& r) {
 /// What the record of a configuration is the sum of: what the ranks held, findings, and taps.
 std::vector<ReportRecord> detail_records(const MatrixResult& r) {
   std::vector<ReportRecord> records = view_records(r.views);
-  for (const Finding& finding : r.findings) records.push_back(finding_record(finding));
+  for (const Finding& finding : r.findings) records.push_back(finding_record(finding, r.views));
   for (const MatrixTap& tap : r.compared) {
     ReportRecord& record =
         records.emplace_back(tap_record(tap.name, tap.dp, tap.failed, tap.row_ratios));

@@ -340,9 +340,10 @@ Exit repro(const ReproArguments& arguments) {
   const std::optional<Diagnosis> diagnosis = diagnosis_of(s, variant);
   if (arguments.format == OutputFormat::jsonl) {
     for (const ReportRecord& record : view_records(result)) std::cout << json_line(record) << '\n';
-    for (const auto* findings : {&result.findings, &run.numeric})
-      for (const Finding& finding : *findings)
-        std::cout << json_line(finding_record(finding)) << '\n';
+    for (const Finding& finding : result.findings)
+      std::cout << json_line(finding_record(finding, result)) << '\n';
+    for (const Finding& finding : run.numeric)
+      std::cout << json_line(finding_record(finding)) << '\n';
     if (diagnosis)
       for (const ReportRecord& record : repair_records(diagnosis->blame, diagnosis->search))
         std::cout << json_line(record) << '\n';

@@ -259,7 +259,7 @@ Exit run(const RunArguments& arguments) {
   if (arguments.format == OutputFormat::jsonl) {
     for (const ReportRecord& record : view_records(result)) std::cout << json_line(record) << '\n';
     for (const Finding& finding : result.findings)
-      std::cout << json_line(finding_record(finding)) << '\n';
+      std::cout << json_line(finding_record(finding, result)) << '\n';
     if (blame)
       for (const ReportRecord& record : repair_records(*blame, search))
         std::cout << json_line(record) << '\n';

@@ -33,7 +33,7 @@ std::string html_report(const Results& results, const Baseline& baseline,
 
 /// A trace in the JSON format of Chrome's trace events, for Perfetto: a process a rank, a slice for
 /// each named tensor and each collective, and flows between the ranks of a collective. Time is
-/// program order: one step of it is a microsecond. Needs views.
+/// program order, 10 microseconds a step. Needs views.
 /// Source: "Trace Event Format", Google, 2016;
 /// https://perfetto.dev/docs/getting-started/other-formats
 std::string perfetto_trace(const ResultCase& result);

@@ -83,6 +83,7 @@ class Packer {
                           {"tensor", problem.tensor},
                           {"expected", problem.expected},
                           {"actual", problem.actual},
+                          {"after", problem.after},
                           {"row", problem.first_bad_row},
                           {"ranks", problem.ranks},
                           {"message", problem.message},

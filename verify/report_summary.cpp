@@ -155,8 +155,10 @@ std::string text_report(const Results& results, const Baseline& baseline, bool c
     if (known.seen == 0 && ++unseen <= 5)
       out += fmt::format("{} {}\n", word("no longer seen", "33"), known.str());
   }
+  std::size_t good_runs = 0;
   for (const ResultRun& run : results.runs) {
     const RunCounts counts = counts_of(results, run);
+    if (counts.news == 0 && ++good_runs > most_lines) continue;
     out += fmt::format("{} {}: {}", counts.news > 0 ? word("FAIL ", "31") : word("ok   ", "32"),
                        run.verb.empty() ? printable(run.source) : run.verb,
                        plural(std::int64_t(counts.cases), "case"));
@@ -164,6 +166,9 @@ std::string text_report(const Results& results, const Baseline& baseline, bool c
     if (counts.known > 0) out += fmt::format(", {} known", counts.known);
     out += '\n';
   }
+  if (good_runs > most_lines)
+    out += fmt::format("      and {} more without news\n",
+                       plural(std::int64_t(good_runs - most_lines), "run"));
   if (!baseline.known.empty())
     out +=
         fmt::format("baseline: {}, {} expired, {} no longer seen\n",

@@ -20,11 +20,11 @@ bool ResultCase::has_views() const {
 }
 
 std::optional<std::size_t> ResultCase::tap_of(const Problem& problem) const {
-  if (problem.place.empty()) return std::nullopt;
+  if (problem.place.empty() && problem.after.empty()) return std::nullopt;
   std::optional<std::size_t> held, named;
   for (std::size_t i = 0; i < taps.size(); ++i) {
     const ResultTap& tap = taps[i];
-    if (tap.place() == problem.place) return i;
+    if (tap.place() == (problem.after.empty() ? problem.place : problem.after)) return i;
     if (tap.name.find(problem.place) == std::string::npos) continue;
     if (!named || taps[*named].step == tap.step) named = i;
     const bool is_held = std::ranges::find(tap.rows, problem.actual) != tap.rows.end();

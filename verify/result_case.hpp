@@ -38,6 +38,7 @@ struct Problem {
   std::string rule = {};   // "rows", "completeness", ...; "difference", "missing", "error", ...
   std::string place = {};  // a tap or a module; may be empty
   std::string operation = {}, tensor = {}, expected = {}, actual = {};
+  std::string after = {};  // the place of the tensor that was named last before it
   std::int64_t first_bad_row = -1;
   std::vector<std::int64_t> ranks = {};
   std::string message = {};  // one line
@@ -76,9 +77,9 @@ struct ResultCase {
   std::string repair() const { return repairs.empty() ? "" : repairs.front(); }
   /// There are taps with what the ranks held.
   bool has_views() const;
-  /// The tap that a problem is about, by index: the one of its place; else, in the first pass that
-  /// has one, the last tap of its module that a rank held as the problem says, or the last of its
-  /// module.
+  /// The tap that a problem is about, by index: the one of its place, or that was named last before
+  /// it; else, in the first pass that has one, the last tap of its module that a rank held as the
+  /// problem says, or the last of its module.
   std::optional<std::size_t> tap_of(const Problem& problem) const;
 };
 

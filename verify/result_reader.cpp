@@ -192,6 +192,7 @@ class Sorter {
                     .tensor = text_in(record, "tensor"),
                     .expected = text_in(record, "expected"),
                     .actual = text_in(record, "actual"),
+                    .after = text_in(record, "after"),
                     .first_bad_row = whole_in(record, "first_bad_row", -1)};
     if (problem.rule == "numeric" && complete(pending(record), record, problem)) return;
     problem.message =

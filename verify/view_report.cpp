@@ -138,4 +138,11 @@ ReportRecord finding_record(const Finding& finding) {
   return record;
 }
 
+ReportRecord finding_record(const Finding& finding, const ViewRunResult& result) {
+  ReportRecord record = finding_record(finding);
+  if (const NamedView* view = result.last_before(finding))
+    record.more.emplace_back("after", view->name);
+  return record;
+}
+
 }  // namespace tokenview

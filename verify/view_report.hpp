@@ -30,7 +30,9 @@ std::vector<ReportRecord> view_records(const ViewRunResult& result);
 ReportRecord tap_record(const std::string& name, std::int64_t dp, bool failed,
                         const std::vector<double>& row_ratios);
 
-/// A finding as a record of kind "finding".
+/// A finding as a record of kind "finding"; the same of a run of views, with the tensor that was
+/// named last before it.
 ReportRecord finding_record(const Finding& finding);
+ReportRecord finding_record(const Finding& finding, const ViewRunResult& result);
 
 }  // namespace tokenview

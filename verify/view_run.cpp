@@ -25,8 +25,8 @@ class ViewRecorder final : public RankObserver<ViewOps> {
   struct Recorded {
     std::string name;
     ViewOps::Tensor tensor;
-    std::int64_t order;
-    std::size_t calls;  // of all groups when it was named
+    std::int64_t order;  // operations of this rank before it
+    std::size_t calls;   // of all groups before it
   };
   std::vector<Recorded> views;
 
@@ -187,6 +187,13 @@ ViewRunResult run_views(const ParallelRun& asked, bool record_views, ViewWeights
     }
   }
   return result;
+}
+
+const NamedView* ViewRunResult::last_before(const Finding& finding) const {
+  const NamedView* last = nullptr;
+  for (const NamedView& view : views)
+    if (view.stage == finding.at.pp && view.order <= finding.order) last = &view;
+  return last;
 }
 
 }  // namespace tokenview

@@ -36,6 +36,8 @@ struct ViewRunResult {
   bool collective_mismatch = false;  // the error is one between ranks
 
   bool clean() const { return findings.empty() && error.empty(); }
+  /// The tensor that was named last before the finding; nullptr: none, or it is of an earlier step.
+  const NamedView* last_before(const Finding& finding) const;
 };
 
 /// Throws ConfigError for what a symbolic run cannot follow: heads that do not divide, more stages

@@ -262,7 +262,7 @@ function fact(name, value) {
 }
 
 function cause(problem, isFirst) {
-  const pairs = [["where", [problem.place, problem.operation].filter(Boolean).join(", ")], ["tensor", problem.tensor], ["expected", problem.expected],
+  const pairs = [["where", [problem.place, problem.operation].filter(Boolean).join(", ")], ["tensor", problem.tensor], ["after", problem.after], ["expected", problem.expected],
     [problem.ranks.length ? `rank ${problem.ranks[0]} has` : "found", problem.actual],
     ["first bad row", problem.row >= 0 ? String(problem.row) : ""], ["ranks", problem.ranks.join(" ")], ["known", problem.known]];
   const told = problem.expected !== "";
