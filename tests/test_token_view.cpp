@@ -34,6 +34,11 @@ BOOST_DATA_TEST_CASE(shards_join_to_the_rows, data::make({1, 2, 3, 4, 8}) * data
   BOOST_TEST((joined.slice(0, tokens) == Rows::tokens(tokens)));
 }
 
+/// Outlives the memory that rows are kept in: the program must still end well.
+const Rows static_rows = Rows::tokens(3);
+
+BOOST_AUTO_TEST_CASE(rows_of_static_storage_are_rows) { BOOST_TEST(static_rows.size() == 3); }
+
 BOOST_AUTO_TEST_CASE(pads_may_cover_several_ranks) {
   Rows padded = Rows::tokens(5);
   padded.append_pads(3);

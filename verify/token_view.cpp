@@ -33,24 +33,29 @@ namespace {
 /// Memory that was given back on this thread.
 struct FreeList {
   std::vector<void*> blocks;
-  ~FreeList() {
-    for (void* block : blocks) ::operator delete(block);
-  }
+  ~FreeList();
 };
 thread_local FreeList free_list;
+thread_local bool is_free_list_gone = false;  // rows of static storage outlive it
+
+FreeList::~FreeList() {
+  for (void* block : blocks) ::operator delete(block);
+  is_free_list_gone = true;
+}
+
 constexpr std::size_t most_kept = 4096;
 
 }  // namespace
 
 void* Rows::Shared::operator new(std::size_t size) {
-  if (free_list.blocks.empty()) return ::operator new(size);
+  if (is_free_list_gone || free_list.blocks.empty()) return ::operator new(size);
   void* const block = free_list.blocks.back();
   free_list.blocks.pop_back();
   return block;
 }
 
 void Rows::Shared::operator delete(void* memory) {
-  if (free_list.blocks.size() < most_kept)
+  if (!is_free_list_gone && free_list.blocks.size() < most_kept)
     free_list.blocks.push_back(memory);
   else
     ::operator delete(memory);
