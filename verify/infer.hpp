@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "reference/program/config.hpp"
+#include "verify/token_view.hpp"
+
+namespace tokenview {
+
+/// One rank's tensor as it was found, without a word on what its rows are.
+struct RankRows {
+  std::optional<RankCoordinates> at;  // absent where it is not known which rank this is
+  std::span<const float> values;      // [rows, columns]
+  std::int64_t rows = 0, columns = 0;
+};
+
+/// The trusted tensor of one data-parallel rank: row i is its token i. Those of other steps than
+/// the current one are only there to explain stale rows.
+struct TrustedRows {
+  std::int16_t dp = 0;
+  std::int32_t step = 0;
+  std::span<const float> values;  // [rows, columns]
+  std::int64_t rows = 0, columns = 0;
+};
+
+struct InferOptions {
+  /// What may differ between equal values, of the larger of the row's own largest magnitude and a
+  /// hundredth of the usual one among the trusted rows: 1e-4 for float32, some 2e-2 for bfloat16.
+  double tolerance = 1e-4;
+  std::int32_t step = 0;  // the current one
+  /// The trusted columns that a rank with this block holds, in the order in which it holds them:
+  /// for packed projections. Absent: equal blocks one after the other.
+  std::function<std::vector<std::int64_t>(const ColumnBlock&)> columns_of = {};
+  int threads = 1;
+};
+
+/// What a row is taken for.
+enum class RowReading : std::uint8_t {
+  token,    // the value of `row`, `factor` times
+  pad,      // no token: zeros, or what `row.content` says
+  partial,  // one summand of `row`: with the rows of `partners` it adds up to `factor` times it
+  mix,      // column blocks of different tokens, or of tokens and pads
+  sum,      // a sum over different tokens
+  unknown,  // nothing that was tried fits
+};
+
+/// A piece of a row of several tokens.
+struct RowPiece {
+  RowRun row;           // of one; a pad: zeros
+  ColumnBlock columns;  // of this rank's columns; of a sum all
+  double factor = 1;
+
+  bool operator==(const RowPiece&) const = default;
+};
+
+struct RowExplanation {
+  RowReading reading = RowReading::unknown;
+  RowRun row = {.count = 1};
+  double factor = 1;
+  std::vector<std::int32_t> partners = {};  // places among the ranks given, this one included
+  std::vector<RowPiece> pieces = {};        // of a mix or a sum
+  double error = 0;  // max|found - explained| / scale; of an unknown row that of the nearest token
+
+  /// The token's value, once, in step `step`.
+  bool is_right_token(std::int32_t step) const {
+    return reading == RowReading::token && factor == 1 && row.step == step;
+  }
+  bool operator==(const RowExplanation&) const = default;
+};
+
+/// "token", "pad", "partial", "multiple", "mix", "sum", "stale" or "unknown".
+const char* kind_name(const RowExplanation& explanation, std::int32_t step);
+
+struct InferredRow {
+  RowExplanation best;
+  std::vector<RowExplanation> others =
+      {};                 // that fit as well; `best` is what its neighbours suggest
+  double confidence = 0;  // 1 - the chance that a row of noise fits so well; 1/n where n fit
+
+  bool is_ambiguous() const { return !others.empty(); }
+};
+
+/// One rank's tensor explained.
+struct InferredRank {
+  std::optional<RankCoordinates> at;
+  TokenView view;  // an unknown row stands in it as MIX
+  std::vector<InferredRow> rows;
+};
+
+/// The tensors of all ranks explained.
+struct InferredTap {
+  std::vector<InferredRank> ranks;  // as they were given
+  std::int32_t step = 0;
+
+  std::int64_t count(RowReading reading) const;
+};
+
+/// Finds out by values alone what each row of each rank is. Shapes that fit no column block of the
+/// trusted tensor leave all rows unknown.
+///
+/// Rows are found by random projections, so that a row is not compared with every token, and
+/// confirmed on all columns. Memory besides the operands: 64 bytes for each rank row and each
+/// trusted row and column block, and sizeof(InferredRow) a row.
+///
+/// Throws UsageError for spans that are not [rows, columns] and trusted tensors of different
+/// widths.
+InferredTap infer_placement(std::span<const RankRows> ranks, std::span<const TrustedRows> trusted,
+                            const InferOptions& options = {});
+
+/// "token 3", "2 x token 3", "PAD of zeros", "summand of token 3, with tp=0, tp=1",
+/// "columns 0/2 of token 3 and 1/2 of token 4", "token 3 of step 0 (stale)", "unknown"; then the
+/// alternatives.
+std::string in_words(const InferredTap& tap, std::size_t rank, std::size_t row);
+
+/// A rank's rows in runs: "0-2 complete", "[0,1,PAD] ...".
+std::string in_words(const InferredTap& tap, std::size_t rank);
+
+/// Where a claim about a rank's tensor is untrue.
+struct Contradiction {
+  std::int64_t row = -1;  // the first; -1: the tensor as a whole
+  std::string claimed, found;
+};
+
+/// The first row of which `claimed` says something else than what was found with confidence;
+/// nothing where it fits, where the row is unknown, and where one of several explanations is the
+/// claimed one.
+std::optional<Contradiction> contradiction(const InferredTap& tap, std::size_t rank,
+                                           const TokenView& claimed);
+
+}  // namespace tokenview
