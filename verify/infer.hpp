@@ -51,8 +51,9 @@ enum class RowReading : std::uint8_t {
 
 /// A piece of a row of several tokens.
 struct RowPiece {
-  RowRun row;           // of one; a pad: zeros
-  ColumnBlock columns;  // of this rank's columns; of a sum all
+  RowRun row;                // of one; a pad: zeros
+  ColumnBlock place = {};    // where in this row; of a sum everywhere
+  ColumnBlock columns = {};  // those of the token that are there
   double factor = 1;
 
   bool operator==(const RowPiece&) const = default;
@@ -60,7 +61,8 @@ struct RowPiece {
 
 struct RowExplanation {
   RowReading reading = RowReading::unknown;
-  RowRun row = {.count = 1};
+  RowRun row = {.count = 1};  // a token, a pad, or MIX; of what is unknown MIX
+  ColumnBlock columns = {};   // those of the token that the row holds
   double factor = 1;
   std::vector<std::int32_t> partners = {};  // places among the ranks given, this one included
   std::vector<RowPiece> pieces = {};        // of a mix or a sum
@@ -76,6 +78,9 @@ struct RowExplanation {
 /// "token", "pad", "partial", "multiple", "mix", "sum", "stale" or "unknown".
 const char* kind_name(const RowExplanation& explanation, std::int32_t step);
 
+/// From here on an explanation is no accident.
+inline constexpr double sure = 0.99;
+
 struct InferredRow {
   RowExplanation best;
   std::vector<RowExplanation> others =
@@ -83,6 +88,7 @@ struct InferredRow {
   double confidence = 0;  // 1 - the chance that a row of noise fits so well; 1/n where n fit
 
   bool is_ambiguous() const { return !others.empty(); }
+  bool is_sure() const { return confidence >= sure; }
 };
 
 /// One rank's tensor explained.

@@ -10,32 +10,6 @@
 namespace tokenview {
 namespace {
 
-/// The unsharded run of one data-parallel rank's requests.
-ParallelRun unsharded(const ParallelRun& run, std::size_t dp) {
-  ParallelRun alone = run;
-  alone.plan = plan_for(run.config, {}, ProtocolId::S);
-  alone.plan.aux_layers = run.plan.aux_layers;
-  alone.inputs = {run.inputs[dp]};
-  for (auto& step : alone.later_steps) step = {step[dp]};
-  alone.faults = nullptr;
-  alone.fault_hits = nullptr;
-  alone.finished = {};
-  alone.collectives = nullptr;
-  return alone;
-}
-
-/// Where a token's row is among `rows`; -1: nowhere.
-std::int64_t place_of(const RowRun& row, const Rows& rows) {
-  std::int64_t at = 0;
-  for (const RowRun& run : rows.runs()) {
-    if (run.kind == RowKind::token && run.step == row.step && row.first >= run.first &&
-        row.first < run.first + run.count)
-      return at + row.first - run.first;
-    at += run.count;
-  }
-  return -1;
-}
-
 class Beside {
  public:
   Beside(const ParallelRun& run, const UnshardedBound& bound, UnshardedComparison& result)
@@ -96,6 +70,30 @@ class Beside {
 };
 
 }  // namespace
+
+ParallelRun unsharded(const ParallelRun& run, std::size_t dp) {
+  ParallelRun alone = run;
+  alone.plan = plan_for(run.config, {}, ProtocolId::S);
+  alone.plan.aux_layers = run.plan.aux_layers;
+  alone.inputs = {run.inputs[dp]};
+  for (auto& step : alone.later_steps) step = {step[dp]};
+  alone.faults = nullptr;
+  alone.fault_hits = nullptr;
+  alone.finished = {};
+  alone.collectives = nullptr;
+  return alone;
+}
+
+std::int64_t place_of(const RowRun& row, const Rows& rows) {
+  std::int64_t at = 0;
+  for (const RowRun& run : rows.runs()) {
+    if (run.kind == RowKind::token && run.step == row.step && row.first >= run.first &&
+        row.first < run.first + run.count)
+      return at + row.first - run.first;
+    at += run.count;
+  }
+  return -1;
+}
 
 UnshardedBound unsharded_bound(const Executor& executor) {
   return executor.wide ? UnshardedBound{1e-9, 0} : UnshardedBound{1e-4, 1};

@@ -7,6 +7,12 @@
 
 namespace tokenview {
 
+/// The unsharded run of one data-parallel rank's requests, without injected faults.
+ParallelRun unsharded(const ParallelRun& run, std::size_t dp);
+
+/// Where a token's row is among `rows`, of a tensor of its own dp rank; -1: nowhere.
+std::int64_t place_of(const RowRun& row, const Rows& rows);
+
 /// A run's numbers beside those of the unsharded model.
 struct UnshardedComparison {
   std::vector<Finding> findings;  // kind numeric: in program order

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "verify/infer.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "reference/program/error.hpp"
+#include "verify/infer_pieces.hpp"
+#include "verify/infer_rows.hpp"
+#include "verify/infer_sums.hpp"
+
+namespace tokenview {
+namespace {
+
+/// What is certain of pads that hold something: that no token is left for their rows.
+constexpr double by_counting = 0.9;
+
+template <class Tensor>
+void require_spanned(const char* what, std::size_t index, const Tensor& x) {
+  if (x.rows < 0 || x.columns < 0 || std::int64_t(x.values.size()) != x.rows * x.columns)
+    throw UsageError(text(what, ' ', index, ": ", x.values.size(), " values, expected [", x.rows,
+                          ", ", x.columns, ']'));
+}
+
+bool is_token(const RowExplanation& explanation) {
+  return explanation.reading == RowReading::token || explanation.reading == RowReading::partial;
+}
+
+/// Where in its row's order a token stands: rows of a shard or of a full tensor have one in common.
+std::tuple<std::int64_t, std::int16_t, std::int32_t, std::int16_t> offset_of(
+    const RowExplanation& explanation, std::int64_t i) {
+  return {explanation.row.first - i, explanation.row.dp, explanation.row.step,
+          explanation.columns.begin};
+}
+
+class Placement {
+ public:
+  Placement(std::span<const RankRows> ranks, std::span<const TrustedRows> trusted,
+            const InferOptions& options)
+      : given_(ranks), options_(options), pools_(trusted, options) {
+    tap_.step = options.step;
+    for (const RankRows& rank : ranks) {
+      InferredRank& inferred = tap_.ranks.emplace_back();
+      inferred.at = rank.at;
+      rows_.emplace_back(std::size_t(rank.rows));
+      for (InferredRow& row : rows_.back()) row.best.row.kind = RowKind::mix;
+    }
+  }
+
+  InferredTap inferred() {
+    read_ranks();
+    for (std::size_t r = 0; r < given_.size(); ++r)
+      if (held_[r] != nullptr) explain_equal_rows(*held_[r], rows_[r], options_.threads);
+    SumSearch sums(held_, options_.threads);
+    sums.find(rows_);
+    sums.explain_rows(rows_);
+    for (std::size_t r = 0; r < given_.size(); ++r)
+      if (held_[r] != nullptr) explain_multiples(*held_[r], rows_[r], options_.threads);
+    if (any_unknown()) {
+      sums.find_multiples(rows_);
+      sums.explain_rows(rows_);
+    }
+    for (std::size_t r = 0; r < given_.size(); ++r)
+      if (held_[r] != nullptr)
+        explain_mixes(*held_[r], pools_, std::ssize(given_), rows_[r], options_.threads);
+    if (any_unknown()) explain_token_sums(sums);
+    settle();
+    for (std::size_t r = 0; r < given_.size(); ++r) name_pads(r);
+    for (std::size_t r = 0; r < given_.size(); ++r) {
+      tap_.ranks[r].view = view_of(std::int32_t(r), sums);
+      tap_.ranks[r].rows = std::move(rows_[r]);
+    }
+    return std::move(tap_);
+  }
+
+ private:
+  void read_ranks() {
+    at_hand_.reserve(given_.size());
+    for (const RankRows& rank : given_) {
+      const RankAtHand* held = nullptr;
+      if (rank.rows > 0 && rank.columns > 0)
+        if (TrustedPool& pool = pools_.of_width(rank.columns); !pool.is_empty())
+          held = &at_hand_.emplace_back(rank, pool, options_.threads);
+      held_.push_back(held);
+    }
+  }
+
+  bool any_unknown() const {
+    for (const auto& rows : rows_)
+      for (const InferredRow& row : rows)
+        if (row.best.reading == RowReading::unknown) return true;
+    return false;
+  }
+
+  /// Unknown rows, or their sums over a group, that are sums over different tokens.
+  void explain_token_sums(const SumSearch& search) {
+    std::map<const TrustedPool*, TokenSums> sums_of;
+    std::vector<float> values;
+    const auto sums_in = [&](const RankAtHand& rank) -> const TokenSums& {
+      return sums_of
+          .try_emplace(&rank.pool(), rank.pool(), std::max<std::int64_t>(8, std::ssize(given_)),
+                       options_.tolerance)
+          .first->second;
+    };
+    const auto note = [](InferredRow& row, const RowExplanation& sum) {
+      row.best = sum;
+      row.confidence = 1 - 1e-3;  // as many columns as four times the tokens
+    };
+    const bool are_known =
+        std::ranges::all_of(given_, [](const RankRows& rank) { return rank.at.has_value(); });
+    for (std::size_t r = 0; r < given_.size(); ++r) {
+      if (held_[r] == nullptr) continue;
+      const TokenSums& sums = sums_in(*held_[r]);
+      std::int64_t left = sums.is_able() ? sums.affordable_rows() : 0;
+      for (std::int64_t i = 0; i < given_[r].rows && left > 0; ++i) {
+        InferredRow& row = rows_[r][std::size_t(i)];
+        if (row.best.reading != RowReading::unknown) continue;
+        --left;
+        if (const auto sum = sums.explain(held_[r]->row(i))) note(row, *sum);
+      }
+    }
+    for (const SumGroup& group : search.groups()) {
+      const RankAtHand& first = *held_[std::size_t(group.members.front())];
+      const TokenSums& sums = sums_in(first);
+      std::int64_t left = sums.is_able() ? sums.affordable_rows() : 0;
+      for (std::int64_t i = 0; i < std::ssize(group.sums) && left > 0; ++i) {
+        const bool are_unknown = std::ranges::all_of(group.members, [&](std::int32_t r) {
+          return held_[std::size_t(r)]->is_zero(i) ||
+                 rows_[std::size_t(r)][std::size_t(i)].best.reading == RowReading::unknown;
+        });
+        if (!are_unknown) continue;
+        const SketchedRow total = search.sum(group, i, values);
+        if (total.largest == 0 || !std::isfinite(total.largest)) continue;
+        --left;
+        auto sum = sums.explain(total);
+        if (!sum) continue;
+        sum->partners = group.members;
+        for (const std::int32_t r : group.members) {
+          note(rows_[std::size_t(r)][std::size_t(i)], *sum);
+          // Of ranks that nobody has named, some may sum to one token, and others to another.
+          if (!are_known) rows_[std::size_t(r)][std::size_t(i)].confidence = 0.5;
+        }
+      }
+    }
+  }
+
+  /// Among explanations that fit equally well, that which goes on with the rank's other rows.
+  void settle() {
+    for (std::size_t r = 0; r < given_.size(); ++r) {
+      std::map<decltype(offset_of({}, 0)), std::int64_t> votes;
+      std::int64_t i = -1;
+      for (const InferredRow& row : rows_[r])
+        if (++i; is_token(row.best)) {
+          votes[offset_of(row.best, i)] += row.is_ambiguous() ? 1 : 1'000'000;
+          for (const RowExplanation& other : row.others)
+            if (is_token(other)) ++votes[offset_of(other, i)];
+        }
+      i = -1;
+      const RowExplanation* before = nullptr;
+      for (InferredRow& row : rows_[r]) {
+        ++i;
+        const auto rank_of = [&](const RowExplanation& e) {
+          const bool goes_on = before != nullptr && e.row.first == before->row.first + 1 &&
+                               e.row.dp == before->row.dp && e.row.step == before->row.step;
+          const auto& at = given_[r].at;
+          return std::tuple(e.row.step == options_.step, votes[offset_of(e, i)], goes_on,
+                            at && at->dp == e.row.dp, -std::abs(e.row.first - i));
+        };
+        if (is_token(row.best)) {
+          for (RowExplanation& other : row.others)
+            if (other.reading == row.best.reading && rank_of(other) > rank_of(row.best))
+              std::swap(other, row.best);
+          before = &row.best;
+        }
+      }
+    }
+  }
+
+  /// Rows that are unknown, or of an earlier step, and for which no token is left, are pads: where
+  /// the rank has every token of a dp rank, or where it is a shard of those that together have each
+  /// once. And rows of zeros are tokens only where one is missing.
+  void name_pads(std::size_t r) {
+    if (pads_known_.empty()) {
+      for (std::size_t each = 0; each < given_.size(); ++each)
+        pads_known_.push_back(has_all_tokens(each) || is_whole_shard(each));
+    }
+    if (!pads_known_[r]) return;
+    bool is_token_after = false;
+    std::vector<InferredRow>& rows = rows_[r];
+    for (std::int64_t i = std::ssize(rows) - 1; i >= 0; --i) {
+      InferredRow& row = rows[std::size_t(i)];
+      is_token_after |= is_token(row.best) && row.best.row.step == options_.step;
+      if (row.best.reading != RowReading::unknown || is_token_after) continue;
+      row.best = {.reading = RowReading::pad,
+                  .row = {.count = 1, .kind = RowKind::pad, .content = PadContent::other},
+                  .error = row.best.error};
+      row.confidence = by_counting;
+    }
+  }
+
+  /// The tokens of this step that a rank's rows are, by dp rank, each counted.
+  std::map<std::int16_t, std::map<std::int32_t, std::int64_t>> tokens_of(std::size_t r) const {
+    std::map<std::int16_t, std::map<std::int32_t, std::int64_t>> tokens;
+    for (const InferredRow& row : rows_[r])
+      if (is_token(row.best) && row.best.row.step == options_.step)
+        ++tokens[row.best.row.dp][row.best.row.first];
+    return tokens;
+  }
+  std::int64_t num_tokens(std::int16_t dp) const {
+    for (const TrustedRows& trusted : pools_.trusted())
+      if (trusted.dp == dp && trusted.step == options_.step) return trusted.rows;
+    return 0;
+  }
+
+  bool has_all_tokens(std::size_t r) const {
+    const auto tokens = tokens_of(r);
+    return !tokens.empty() && std::ranges::all_of(tokens, [&](const auto& of_dp) {
+      return std::ssize(of_dp.second) == num_tokens(of_dp.first);
+    });
+  }
+
+  bool is_whole_shard(std::size_t r) const {
+    const auto mine = tokens_of(r);
+    std::set<std::int16_t> dps;
+    for (const auto& [dp, tokens] : mine) dps.insert(dp);
+    // A rank without a token is a shard of pads, of a dp rank that it must name.
+    if (dps.empty() && given_[r].at) dps.insert(std::int16_t(given_[r].at->dp));
+    if (dps.empty()) return false;
+    for (const std::int16_t dp : dps) {
+      std::map<std::int32_t, std::int64_t> of_all;
+      for (std::size_t other = 0; other < given_.size(); ++other) {
+        const auto theirs = tokens_of(other);
+        const auto of_dp = theirs.find(dp);
+        if (of_dp == theirs.end()) continue;
+        for (const auto& [token, count] : of_dp->second) of_all[token] += count;
+      }
+      if (std::ssize(of_all) != num_tokens(dp)) return false;
+      for (const auto& [token, count] : of_all)
+        if (count != 1) return false;
+    }
+    return true;
+  }
+
+  TokenView view_of(std::int32_t r, const SumSearch& sums) const {
+    TokenView view;
+    std::map<std::pair<std::int16_t, std::int16_t>, std::int64_t> blocks;
+    std::map<double, std::int64_t> factors;
+    std::int64_t partial = 0, whole = 0;
+    for (const InferredRow& row : rows_[std::size_t(r)]) {
+      view.rows.append(row.best.row);
+      if (!is_token(row.best)) continue;
+      ++blocks[{row.best.columns.begin, row.best.columns.of}];
+      ++factors[row.best.factor];
+      ++(row.best.reading == RowReading::partial ? partial : whole);
+    }
+    const auto usual = [](const auto& votes) {
+      return std::ranges::max_element(votes, {}, [](const auto& v) { return v.second; })->first;
+    };
+    if (!blocks.empty()) {
+      const auto [begin, of] = usual(blocks);
+      view.columns = {begin, std::int16_t(begin + 1), of};
+    }
+    if (partial > whole)
+      if (const SumGroup* const group = sums.group_of(r)) view.sum = sums.completeness(r, *group);
+    if (!factors.empty()) multiply(view.sum, usual(factors));
+    return view;
+  }
+
+  /// By k/m, where it is one.
+  static void multiply(Completeness& sum, double factor) {
+    for (int divisor = 1; divisor <= 64; ++divisor) {
+      const double times = factor * divisor;
+      if (times < 0.5 || std::abs(times - std::round(times)) > 1e-9 || times > 255) continue;
+      sum.multiply(std::int32_t(std::lround(times)), divisor);
+      return;
+    }
+  }
+
+  std::span<const RankRows> given_;
+  const InferOptions& options_;
+  TrustedPools pools_;
+  std::vector<RankAtHand> at_hand_;
+  std::vector<const RankAtHand*> held_;  // [ranks]; null: nothing is known of its rows
+  std::vector<std::vector<InferredRow>> rows_;
+  std::vector<bool> pads_known_;
+  InferredTap tap_;
+};
+
+}  // namespace
+
+std::int64_t InferredTap::count(RowReading reading) const {
+  std::int64_t total = 0;
+  for (const InferredRank& rank : ranks)
+    for (const InferredRow& row : rank.rows) total += row.best.reading == reading;
+  return total;
+}
+
+InferredTap infer_placement(std::span<const RankRows> ranks, std::span<const TrustedRows> trusted,
+                            const InferOptions& options) {
+  for (std::size_t i = 0; i < ranks.size(); ++i) require_spanned("rank", i, ranks[i]);
+  for (std::size_t i = 0; i < trusted.size(); ++i) {
+    require_spanned("trusted tensor", i, trusted[i]);
+    if (trusted[i].columns != trusted.front().columns)
+      throw UsageError(text("trusted tensor ", i, ": ", trusted[i].columns, " columns, expected ",
+                            trusted.front().columns, " as the first one has"));
+  }
+  return Placement(ranks, trusted, options).inferred();
+}
+
+}  // namespace tokenview
