@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <numeric>
+#include <set>
 #include <tuple>
 
 #include "verify/parallel_for.hpp"
@@ -75,7 +75,10 @@ void SumSearch::look_at(SumGroup& group, std::int64_t i, const RowsOfRanks& rows
   SumGroup::Sum& found = group.sums[std::size_t(i)];
   if (not_zero == 0 || !std::isfinite(largest)) return;
   if (not_zero == 1) {
-    if (tokens == 1) found = SumGroup::Sum::lone;
+    if (tokens == 0) return;
+    found = SumGroup::Sum::lone;
+    for (const std::int32_t r : group.members)
+      if (!at(r).is_zero(i)) group.matches[std::size_t(i)] = pool.equals(at(r).row(i));
     return;
   }
   if (tokens == not_zero) {
@@ -103,6 +106,17 @@ void SumSearch::count(SumGroup& group) const {
   group.num_tokens = std::ranges::count(group.sums, SumGroup::Sum::token);
   group.num_lone = std::ranges::count(group.sums, SumGroup::Sum::lone);
   group.num_against = std::ranges::count(group.sums, SumGroup::Sum::against);
+  // Ranks that sum have every token among their rows; a shard and ranks of pads have not.
+  const TrustedPool& pool = at(group.members.front()).pool();
+  std::map<std::pair<std::int16_t, std::int32_t>, std::set<std::int32_t>> tokens;
+  for (const auto& matches : group.matches)
+    for (const PoolMatch& match : matches) {
+      const RowRun token = pool.run_of(match.token);
+      tokens[{token.dp, token.step}].insert(token.first);
+    }
+  group.has_all_tokens = std::ranges::any_of(tokens, [&](const auto& of_dp) {
+    return std::ssize(of_dp.second) == pool.num_tokens(of_dp.first.first, of_dp.first.second);
+  });
 }
 
 void SumSearch::find(const RowsOfRanks& rows) {
@@ -154,7 +168,8 @@ std::pair<std::int64_t, std::int64_t> weight_of(const SumGroup& group) {
 
 /// A token and zeros are summands only as long as no other rows say that the ranks hold tokens.
 bool explains_any(const SumGroup& group) {
-  return group.num_tokens > 0 || (group.num_lone > 0 && group.num_against == 0);
+  return group.num_tokens > 0 ||
+         (group.num_lone > 0 && group.num_against == 0 && group.has_all_tokens);
 }
 
 bool is_summand(const InferredRow& row) {
@@ -178,12 +193,7 @@ InferredRow SumSearch::as_summand(const SumGroup& group, std::int64_t i) const {
   if (i >= std::ssize(group.sums)) return row;
   const TrustedPool& pool = at(group.members.front()).pool();
   const auto hypotheses = double(groups_.size());
-  if (group.sums[std::size_t(i)] == SumGroup::Sum::token)
-    explain(row, pool, group.matches[std::size_t(i)], RowReading::partial, hypotheses);
-  if (group.sums[std::size_t(i)] == SumGroup::Sum::lone)
-    for (const std::int32_t member : group.members)
-      if (!at(member).is_zero(i))
-        explain(row, pool, pool.equals(at(member).row(i)), RowReading::partial, hypotheses);
+  explain(row, pool, group.matches[std::size_t(i)], RowReading::partial, hypotheses);
   if (row.best.reading != RowReading::partial) return row;
   row.best.partners = group.members;
   for (RowExplanation& other : row.others) other.partners = group.members;

@@ -18,9 +18,11 @@ struct SumGroup {
     against,  // the rows are tokens by themselves, and their sum is none
   };
   RankSet members = {};
-  std::vector<Sum> sums = {};                        // [row]
-  std::vector<std::vector<PoolMatch>> matches = {};  // [row] of sums that are a token
+  std::vector<Sum> sums = {};  // [row]
+  std::vector<std::vector<PoolMatch>> matches =
+      {};  // [row] of sums that are a token, lone ones too
   std::int64_t num_tokens = 0, num_lone = 0, num_against = 0;
+  bool has_all_tokens = false;  // of a dp rank
 };
 
 /// Looks for sums over ranks that are tokens, over groups by coordinates where those of all ranks

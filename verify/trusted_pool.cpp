@@ -163,6 +163,11 @@ void TrustedPool::index_directions() {
   std::ranges::sort(directions_, {}, [](const Candidate& c) { return c.sketch[0]; });
 }
 
+std::int64_t TrustedPool::num_tokens(std::int16_t dp, std::int32_t step) const {
+  return std::ranges::count_if(
+      tokens_, [&](const Token& t) { return t.run.dp == dp && t.run.step == step; });
+}
+
 bool TrustedPool::is_near(const SketchedRow& row, double largest, PoolMatch& match) const {
   thread_local std::vector<float> buffer;
   const double measure = std::max(largest, std::abs(match.factor) * floor_);

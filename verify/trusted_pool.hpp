@@ -46,6 +46,7 @@ class TrustedPool {
   const std::vector<ColumnBlock>& blocks() const { return blocks_; }
   RowRun run_of(std::int32_t token) const { return tokens_[std::size_t(token)].run; }
   std::int32_t num_tokens() const { return std::int32_t(tokens_.size()); }
+  std::int64_t num_tokens(std::int16_t dp, std::int32_t step) const;
 
   /// What a difference is measured against: see InferOptions::tolerance.
   double scale(double largest) const { return largest > floor_ ? largest : floor_; }
