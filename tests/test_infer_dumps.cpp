@@ -7,6 +7,7 @@
 #include <random>
 #include <set>
 
+#include "reference/program/bfloat16.hpp"
 #include "reference/program/error.hpp"
 #include "reference/program/presets.hpp"
 #include "reference/program/seeded_weights.hpp"
@@ -293,12 +294,15 @@ struct Score {
   }
 };
 
+/// What is done to a dump before it is looked at.
 struct Blindfold {
-  bool labelled = false;
-  std::uint64_t seed = 1;
-  double noise = 0;  // relative, on the dump's values
+  bool named = false;   // the ranks' coordinates are known
+  double noise = 0;     // relative, on the dump's values
+  bool rounds = false;  // the dump's values to bfloat16
   double tolerance = 1e-4;
 };
+constexpr Blindfold blindfolds[] = {
+    {}, {.noise = 1e-6}, {.named = true}, {.named = true, .rounds = true, .tolerance = 2e-2}};
 
 /// Ids of the rows so that no two tokens are alike.
 void spread(ParallelRun& run) {
@@ -318,7 +322,7 @@ void score(const std::string& title, const ParallelRun& run, const Blindfold& bl
   const SeededWeights weights(run.config, 1);
   const ViewRunResult views = run_views(run, true);
   const NumberRunResult numbers = run_numbers<double>(run, weights);
-  std::mt19937_64 random(blindfold.seed);
+  std::mt19937_64 random(1);
   for (TapDump& tap : dumps_of(run, weights, views, numbers)) {
     std::vector<std::size_t> order(tap.at.size());
     for (std::size_t r = 0; r < order.size(); ++r) order[r] = r;
@@ -330,12 +334,14 @@ void score(const std::string& title, const ParallelRun& run, const Blindfold& bl
       shuffled.views[r] = tap.views[order[r]];
     }
     for (Values& values : shuffled.values)
-      for (Eigen::Index k = 0; k < values.size() && blindfold.noise > 0; ++k)
-        values.data()[k] *= float(1 + blindfold.noise * (double(random() >> 11) * 0x1p-52 - 1));
+      for (float& value : values.reshaped()) {
+        value *= float(1 + blindfold.noise * (double(random() >> 11) * 0x1p-52 - 1));
+        if (blindfold.rounds) value = round_to_bf16(value);
+      }
     std::vector<RankRows> ranks;
     for (std::size_t r = 0; r < order.size(); ++r) {
       const Values& values = shuffled.values[r];
-      ranks.push_back({blindfold.labelled ? std::optional(shuffled.at[r]) : std::nullopt,
+      ranks.push_back({blindfold.named ? std::optional(shuffled.at[r]) : std::nullopt,
                        {values.data(), std::size_t(values.size())},
                        values.rows(),
                        values.cols()});
@@ -384,14 +390,29 @@ void print(const Score& score) {
   }
   std::map<std::string, int> shown;
   for (const std::string& example : score.examples)
-    if (const std::string key = example.substr(0, example.find(" target/")); ++shown[key] <= 3)
+    if (const std::string key = example.substr(0, example.find("step")); ++shown[key] <= 3)
       BOOST_TEST_MESSAGE("  " << example);
+}
+
+/// At least 99 of 100 rows right, those that are said to be ambiguous and have the right reading
+/// among them included; and never wrong where it is sure.
+void require_bar(const Score& score) {
+  print(score);
+  const std::int64_t right = score.count(Verdict::right),
+                     known = right + score.count(Verdict::ambiguous);
+  const std::int64_t total = known + score.count(Verdict::missed) + score.count(Verdict::wrong);
+  BOOST_TEST_MESSAGE(total << " rows: right " << 100.0 * double(right) / double(total)
+                           << " %, with ambiguous ones " << 100.0 * double(known) / double(total)
+                           << " %, sure and wrong " << score.sure_and_wrong);
+  BOOST_TEST(double(known) >= 0.99 * double(total));
+  BOOST_TEST(score.sure_and_wrong == 0);
 }
 
 }  // namespace
 
 BOOST_AUTO_TEST_CASE(every_protocol_is_read_from_its_values) {
   Score total;
+  std::size_t count = 0;
   for (const char* family : {"qwen3-next", "qwen3.5-moe"}) {
     const ModelConfig config = *preset(family);
     for (const ProtocolId protocol : all_protocols())
@@ -410,12 +431,11 @@ BOOST_AUTO_TEST_CASE(every_protocol_is_read_from_its_values) {
             run.inputs = inputs_of(parse_requests(requests, dp));
             spread(run);
             score(text(family, ' ', to_string(protocol), " tp=", tp, " dp=", dp, ' ', requests),
-                  run, {}, total);
+                  run, blindfolds[count++ % std::size(blindfolds)], total);
           }
         }
   }
-  print(total);
-  BOOST_TEST(total.sure_and_wrong == 0);
+  require_bar(total);
 }
 
 BOOST_AUTO_TEST_CASE(every_mutant_is_read_from_its_values) {
@@ -426,10 +446,9 @@ BOOST_AUTO_TEST_CASE(every_mutant_is_read_from_its_values) {
     ParallelRun run = run_of(scenario, scenario.broken, config);
     run.target_runs = true;
     spread(run);
-    score(scenario.name, run, {}, total);
+    for (const Blindfold& blindfold : blindfolds) score(scenario.name, run, blindfold, total);
   }
-  print(total);
-  BOOST_TEST(total.sure_and_wrong == 0);
+  require_bar(total);
 }
 
 }  // namespace tokenview

@@ -113,10 +113,15 @@ class Placement {
     };
     const bool are_known =
         std::ranges::all_of(given_, [](const RankRows& rank) { return rank.at.has_value(); });
+    std::map<const TokenSums*, std::int64_t> rows_left;
+    const auto left_for = [&](const TokenSums& sums) -> std::int64_t& {
+      return rows_left.try_emplace(&sums, sums.is_able() ? sums.affordable_rows() : 0)
+          .first->second;
+    };
     for (std::size_t r = 0; r < given_.size(); ++r) {
       if (held_[r] == nullptr) continue;
       const TokenSums& sums = sums_in(*held_[r]);
-      std::int64_t left = sums.is_able() ? sums.affordable_rows() : 0;
+      std::int64_t& left = left_for(sums);
       for (std::int64_t i = 0; i < given_[r].rows && left > 0; ++i) {
         InferredRow& row = rows_[r][std::size_t(i)];
         if (row.best.reading != RowReading::unknown) continue;
@@ -127,7 +132,7 @@ class Placement {
     for (const SumGroup& group : search.groups()) {
       const RankAtHand& first = *held_[std::size_t(group.members.front())];
       const TokenSums& sums = sums_in(first);
-      std::int64_t left = sums.is_able() ? sums.affordable_rows() : 0;
+      std::int64_t& left = left_for(sums);
       for (std::int64_t i = 0; i < std::ssize(group.sums) && left > 0; ++i) {
         const bool are_unknown = std::ranges::all_of(group.members, [&](std::int32_t r) {
           return held_[std::size_t(r)]->is_zero(i) ||

@@ -8,13 +8,15 @@
 #include <set>
 #include <tuple>
 
+#include "reference/matrix.hpp"
 #include "verify/token_view.hpp"
 
 namespace tokenview {
 namespace {
 
 constexpr std::size_t most_probes = 16;
-constexpr double near_a_number = 0.02;  // factors of rows that noise has changed
+constexpr std::size_t enough_probes = 3;  // when every rank has been seen to sum
+constexpr double near_a_number = 0.02;    // factors of rows that noise has changed
 
 using Set = std::set<std::int32_t>;
 
@@ -135,7 +137,10 @@ std::vector<RankSet> groups_by_values(std::span<const RankAtHand* const> ranks,
       for (const std::int32_t r : tokens) merge(groups, {{r}, zeros});
   }
   const std::size_t stride = (open.size() + most_probes - 1) / most_probes;
+  std::size_t probes = 0;
+  Set seen;  // to be summands
   for (std::size_t o = 0; o < open.size(); o += std::max<std::size_t>(stride, 1)) {
+    if (++probes > enough_probes && seen.size() == members.size()) break;
     std::vector<std::pair<std::int32_t, SketchedRow>> distinct;
     Evidence found;
     for (const std::int32_t r : members) {
@@ -154,6 +159,7 @@ std::vector<RankSet> groups_by_values(std::span<const RankAtHand* const> ranks,
       continue;
     for (Set& set : sums_to_tokens(pool, distinct))
       if (set.size() > 1 || !found.zeros.empty()) {
+        seen.insert(set.begin(), set.end());
         found.sum = std::move(set);
         merge(groups, found);
       }

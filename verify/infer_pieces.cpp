@@ -85,7 +85,7 @@ TokenSums::TokenSums(const TrustedPool& pool, std::int64_t most_tokens, double t
 }
 
 std::int64_t TokenSums::affordable_rows() const {
-  return std::max<std::int64_t>(8, 4'000'000'000 / (tokens_.size() * most_tokens_ + 1));
+  return std::max<std::int64_t>(8, 2'000'000'000 / (tokens_.size() + 1));
 }
 
 std::vector<std::int32_t> TokenSums::chosen(const Eigen::VectorXd& row, double allowed) const {
@@ -97,7 +97,13 @@ std::vector<std::int32_t> TokenSums::chosen(const Eigen::VectorXd& row, double a
   const Eigen::VectorXf lengths = tokens_.rowwise().norm().cwiseMax(1e-30f);
   Eigen::VectorXd rest = row;
   Eigen::MatrixXd active(row.size(), 0);
+  double energy = 2 * row.squaredNorm();
   while (std::ssize(tokens) < 2 * most_tokens_ && rest.cwiseAbs().maxCoeff() > allowed) {
+    // Of a sum over k tokens the largest explains some 1/k, of noise next to nothing.
+    if (const double left = rest.squaredNorm(); left > energy * (1 - 0.5 / double(most_tokens_)))
+      break;
+    else
+      energy = left;
     const Eigen::VectorXf likeness =
         (tokens_ * rest.cast<float>()).cwiseAbs().cwiseQuotient(lengths);
     Eigen::Index next = 0;

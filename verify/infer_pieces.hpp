@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "reference/matrix.hpp"
 #include "verify/infer_rows.hpp"
 
 namespace tokenview {
@@ -24,7 +25,7 @@ class TokenSums {
 
   /// False where such sums would fit anything: too few columns.
   bool is_able() const { return is_able_; }
-  /// How many rows take some seconds on one core.
+  /// How many rows take about a second on one core.
   std::int64_t affordable_rows() const;
 
   std::optional<RowExplanation> explain(const SketchedRow& row) const;

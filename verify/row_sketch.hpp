@@ -4,8 +4,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "reference/matrix.hpp"
-
 namespace tokenview {
 
 /// What a row looks like from a few random directions: rows that are nearly equal have nearly equal
@@ -32,7 +30,7 @@ class SketchPlan {
  private:
   std::int64_t width_;
   double reach_;
-  Matrix<float> signs_;  // [width, sketch_size]; of narrow rows the unit matrix
+  std::vector<RowSketch> signs_;  // [width]; of narrow rows the unit matrix
 };
 
 }  // namespace tokenview
