@@ -231,12 +231,16 @@ void SumSearch::explain_rows(RowsOfRanks& rows) const {
       if (summand.best.reading != RowReading::partial) continue;
       const bool is_lone = i < std::ssize(group->sums) &&
                            group->sums[std::size_t(i)] == SumGroup::Sum::lone && !sums_decide;
-      if (!is_lone && !is_zero_rank) {
+      // A token by itself, among rows of so few columns that their sum is another by accident.
+      const bool is_token = row.best.reading == RowReading::token && i < std::ssize(group->sums) &&
+                            group->sums[std::size_t(i)] == SumGroup::Sum::token &&
+                            row.confidence >= summand.confidence;
+      if (!is_lone && !is_zero_rank && !is_token) {
         row = std::move(summand);
         continue;
       }
       // One row that is a token while the others are zeros is a shard's, rather; several are not.
-      if (!is_lone || group->num_lone > 1) std::swap(row, summand);
+      if (is_lone ? group->num_lone > 1 : is_zero_rank) std::swap(row, summand);
       row.others.push_back(summand.best);
       std::ranges::move(summand.others, std::back_inserter(row.others));
       row.confidence = 1.0 / double(1 + row.others.size());
