@@ -326,6 +326,27 @@ BOOST_AUTO_TEST_CASE(a_sum_over_many_tokens_is_found_among_more_tokens_than_colu
   BOOST_TEST(in_words(dump.infer(), 0, 0).starts_with("sum of "));
 }
 
+// Hints ------------------------------------------------------------------------------------------
+
+BOOST_AUTO_TEST_CASE(a_summand_without_partners_is_unknown_and_like_its_token) {
+  // A shared expert that is cut over ranks which hold different tokens: nobody has the rest.
+  Dump dump{{some_rows(4, 256)}};
+  const Values left = some_rows(4, 256, 2), right = dump.trusted[0];
+  dump.trusted[0] = left + right;
+  dump.ranks = {left.topRows(2), right.bottomRows(2)};
+  dump.at = tp_ranks(2);
+  const InferredTap tap = dump.infer();
+  BOOST_TEST(in_words(tap, 0, 1).starts_with("unknown, most like a part of token 1 (cosine 0.7"));
+  BOOST_TEST(in_words(tap, 1, 1).starts_with("unknown, most like a part of token 3 (cosine 0."));
+  BOOST_TEST(!contradiction(tap, 0, {parse_rows("0-1"), Completeness::summand(0, 2), {}}));
+}
+
+BOOST_AUTO_TEST_CASE(a_token_that_something_was_added_to_is_unknown_and_like_it) {
+  Dump dump{{some_rows(4, 256)}};
+  dump.ranks = {dump.trusted[0] + 0.3f * some_rows(4, 256, 2)};
+  BOOST_TEST(in_words(dump.infer(), 0, 2).starts_with("unknown, most like token 2 (cosine 0.9"));
+}
+
 // Stale and other pads ---------------------------------------------------------------------------
 
 BOOST_AUTO_TEST_CASE(rows_of_an_earlier_step_are_stale) {

@@ -71,6 +71,7 @@ class Placement {
     if (any_unknown()) explain_token_sums(sums);
     settle();
     for (std::size_t r = 0; r < given_.size(); ++r) name_pads(r);
+    find_likenesses();
     for (std::size_t r = 0; r < given_.size(); ++r) {
       tap_.ranks[r].view = view_of(std::int32_t(r), sums);
       tap_.ranks[r].rows = std::move(rows_[r]);
@@ -205,6 +206,21 @@ class Placement {
                   .row = {.count = 1, .kind = RowKind::pad, .content = PadContent::other},
                   .error = row.best.error};
       row.confidence = by_counting;
+    }
+  }
+
+  void find_likenesses() {
+    std::map<const TrustedPool*, std::int64_t> rows_left;
+    for (std::size_t r = 0; r < given_.size(); ++r) {
+      if (held_[r] == nullptr) continue;
+      const TrustedPool& pool = held_[r]->pool();
+      std::int64_t& left = rows_left.try_emplace(&pool, pool.affordable_rows()).first->second;
+      for (std::int64_t i = 0; i < given_[r].rows && left > 0; ++i) {
+        InferredRow& row = rows_[r][std::size_t(i)];
+        if (row.best.reading != RowReading::unknown) continue;
+        --left;
+        row.likeness = pool.likeness(held_[r]->row(i));
+      }
     }
   }
 

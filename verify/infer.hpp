@@ -66,7 +66,7 @@ struct RowExplanation {
   double factor = 1;
   std::vector<std::int32_t> partners = {};  // places among the ranks given, this one included
   std::vector<RowPiece> pieces = {};        // of a mix or a sum
-  double error = 0;  // max|found - explained| / scale; of an unknown row that of the nearest token
+  double error = 0;                         // max|found - explained| / scale
 
   /// The token's value, once, in step `step`.
   bool is_right_token(std::int32_t step) const {
@@ -78,6 +78,16 @@ struct RowExplanation {
 /// "token", "pad", "partial", "multiple", "mix", "sum", "stale" or "unknown".
 const char* kind_name(const RowExplanation& explanation, std::int32_t step);
 
+/// What an unknown row resembles, more than noise would: a hint, and no more.
+struct RowLikeness {
+  RowRun row;  // a token
+  ColumnBlock columns = {};
+  double cosine = 0;
+  /// As one summand resembles the sum: what is missing has nothing to do with it. Else as a token
+  /// does to which something was added.
+  bool is_part = false;
+};
+
 /// From here on an explanation is no accident.
 inline constexpr double sure = 0.99;
 
@@ -86,6 +96,8 @@ struct InferredRow {
   std::vector<RowExplanation> others =
       {};                 // that fit as well; `best` is what its neighbours suggest
   double confidence = 0;  // 1 - the chance that a row of noise fits so well; 1/n where n fit
+
+  std::optional<RowLikeness> likeness = {};  // of some unknown rows
 
   bool is_ambiguous() const { return !others.empty(); }
   bool is_sure() const { return confidence >= sure; }
@@ -119,8 +131,8 @@ InferredTap infer_placement(std::span<const RankRows> ranks, std::span<const Tru
                             const InferOptions& options = {});
 
 /// "token 3", "2 x token 3", "PAD of zeros", "summand of token 3, with tp=0, tp=1",
-/// "columns 0/2 of token 3 and 1/2 of token 4", "token 3 of step 0 (stale)", "unknown"; then the
-/// alternatives.
+/// "MIX: columns 0/2 token 3, columns 1/2 token 4", "token 3 of step 0 (stale)", "unknown, most
+/// like a part of token 3 (cosine 0.71)"; then the alternatives.
 std::string in_words(const InferredTap& tap, std::size_t rank, std::size_t row);
 
 /// A rank's rows in runs: "0-2 complete", "[0,1,PAD] ...".

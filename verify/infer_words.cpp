@@ -129,6 +129,11 @@ const char* kind_name(const RowExplanation& explanation, std::int32_t step) {
 std::string in_words(const InferredTap& tap, std::size_t rank, std::size_t row) {
   const InferredRow& found = tap.ranks[rank].rows[row];
   std::string words = words_of(tap, found.best);
+  if (const auto& like = found.likeness)
+    words += text(", most like ", like->is_part ? "a part of " : "",
+                  like->columns.all() ? "" : block_words(like->columns) + " of ",
+                  token_words(like->row, tap.step), " (cosine ",
+                  std::round(like->cosine * 100) / 100, ')');
   for (const RowExplanation& other : found.others) words += "; or " + words_of(tap, other);
   return words;
 }

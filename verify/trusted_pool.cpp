@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "verify/trusted_pool.hpp"
 
+#include <Eigen/Core>
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -232,6 +233,33 @@ std::vector<PoolMatch> TrustedPool::multiples(const SketchedRow& row, double lar
     });
   }
   return matches;
+}
+
+std::optional<RowLikeness> TrustedPool::likeness(const SketchedRow& row) const {
+  using Row = Eigen::Map<const Eigen::VectorXf>;
+  if (!std::isfinite(row.largest) || row.largest == 0) return std::nullopt;
+  std::vector<float> buffer;
+  const Row found(row.values, width());
+  const double own = found.squaredNorm();
+  std::optional<RowLikeness> most;
+  for (const Candidate& candidate : order_) {
+    const Row block(values_of(candidate.token, candidate.block, buffer), width());
+    const double product = found.dot(block), squares = block.squaredNorm();
+    const double cosine = squares > 0 ? product / std::sqrt(own * squares) : 0;
+    if (most && cosine <= most->cosine) continue;
+    // A summand's product with the sum is that with itself; with a token that something was added
+    // to, it is the token's.
+    most = {run_of(candidate.token), blocks_[std::size_t(candidate.block)], cosine,
+            std::abs(product - own) < std::abs(product - squares)};
+  }
+  // Noise comes as close as sqrt(2 ln(blocks) / columns), and seldom closer.
+  const double noise = (2 * std::log(double(order_.size()) + 1) + 12) / double(width());
+  if (!most || most->cosine < std::sqrt(noise)) return std::nullopt;
+  return most;
+}
+
+std::int64_t TrustedPool::affordable_rows() const {
+  return std::max<std::int64_t>(8, 2'000'000'000 / (std::int64_t(order_.size()) * width() + 1));
 }
 
 double TrustedPool::chance(const PoolMatch& match, double hypotheses) const {

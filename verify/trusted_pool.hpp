@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <cstdint>
-#include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -70,6 +70,11 @@ class TrustedPool {
   bool is_near(const SketchedRow& row, double largest, PoolMatch& match) const;
 
   void index_directions();
+
+  /// The block that the row resembles most; nothing where noise would be as like it.
+  std::optional<RowLikeness> likeness(const SketchedRow& row) const;
+  /// How many rows may be held to all blocks in about a second.
+  std::int64_t affordable_rows() const;
 
   /// Copies a block's values.
   void copy(std::int32_t token, std::int16_t block, float* out) const;
