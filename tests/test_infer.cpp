@@ -374,6 +374,7 @@ BOOST_AUTO_TEST_CASE(what_is_left_when_every_token_is_there_is_a_pad) {
     BOOST_TEST(!tap.ranks[0].rows[i].is_sure());
     BOOST_TEST((tap.ranks[0].rows[i].best.row.content == PadContent::other));
   }
+  BOOST_TEST(in_words(tap, 0, 5) == "PAD with other content, for no token is left, not finite");
 }
 
 BOOST_AUTO_TEST_CASE(a_broken_row_in_a_token_s_place_is_unknown_and_no_pad) {
@@ -382,7 +383,7 @@ BOOST_AUTO_TEST_CASE(a_broken_row_in_a_token_s_place_is_unknown_and_no_pad) {
   held.row(3).setConstant(std::numeric_limits<float>::quiet_NaN());
   dump.ranks = {held, dump.trusted[0]};  // the other rank has all tokens
   const InferredTap tap = dump.infer();
-  BOOST_TEST(in_words(tap, 0, 3) == "unknown");
+  BOOST_TEST(in_words(tap, 0, 3) == "unknown, not finite");
   BOOST_TEST(to_string(tap.ranks[0].view) == "0-2,MIX");
 }
 

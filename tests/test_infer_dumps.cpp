@@ -3,7 +3,10 @@
 // names, beside the views that the program itself carries.
 #include <Eigen/QR>
 #include <algorithm>
+#include <boost/test/data/monomorphic.hpp>
+#include <boost/test/data/test_case.hpp>
 #include <map>
+#include <numeric>
 #include <random>
 #include <set>
 
@@ -22,6 +25,7 @@
 namespace tokenview {
 namespace {
 
+namespace data = boost::unit_test::data;
 using Values = Matrix<float>;
 
 /// A tap of a run: what each rank holds, what the program says of it, and the trusted tensors.
@@ -40,6 +44,10 @@ struct TapDump {
   std::function<std::vector<std::int64_t>(const ColumnBlock&)> columns_of = {};
   std::int32_t step = 0;
 };
+
+std::span<const float> span_of(const Values& values) {
+  return {values.data(), std::size_t(values.size())};
+}
 
 enum class Verdict { right, ambiguous, missed, wrong };
 
@@ -316,17 +324,17 @@ void spread(ParallelRun& run) {
   }
 }
 
-/// Infers every tap of a run, its ranks in another order, and judges it.
-void score(const std::string& title, const ParallelRun& run, const Blindfold& blindfold,
-           Score& score) {
+/// Infers every tap of a run, its ranks in another order: body(tap, what was found).
+template <class Body>
+void for_each_tap(const ParallelRun& run, const Blindfold& blindfold, const Body& body) {
   const SeededWeights weights(run.config, 1);
   const ViewRunResult views = run_views(run, true);
   const NumberRunResult numbers = run_numbers<double>(run, weights);
   std::mt19937_64 random(1);
-  for (TapDump& tap : dumps_of(run, weights, views, numbers)) {
+  for (const TapDump& tap : dumps_of(run, weights, views, numbers)) {
     std::vector<std::size_t> order(tap.at.size());
-    for (std::size_t r = 0; r < order.size(); ++r) order[r] = r;
-    std::shuffle(order.begin(), order.end(), random);
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    if (!blindfold.named) std::shuffle(order.begin(), order.end(), random);
     TapDump shuffled = tap;
     for (std::size_t r = 0; r < order.size(); ++r) {
       shuffled.at[r] = tap.at[order[r]];
@@ -339,28 +347,26 @@ void score(const std::string& title, const ParallelRun& run, const Blindfold& bl
         if (blindfold.rounds) value = round_to_bf16(value);
       }
     std::vector<RankRows> ranks;
-    for (std::size_t r = 0; r < order.size(); ++r) {
-      const Values& values = shuffled.values[r];
+    for (std::size_t r = 0; r < order.size(); ++r)
       ranks.push_back({blindfold.named ? std::optional(shuffled.at[r]) : std::nullopt,
-                       {values.data(), std::size_t(values.size())},
-                       values.rows(),
-                       values.cols()});
-    }
+                       span_of(shuffled.values[r]), shuffled.values[r].rows(),
+                       shuffled.values[r].cols()});
     std::vector<TrustedRows> trusted;
     for (const TapDump::Trusted& t : shuffled.trusted)
-      trusted.push_back({t.dp,
-                         t.step,
-                         {t.values.data(), std::size_t(t.values.size())},
-                         t.values.rows(),
-                         t.values.cols()});
-    InferOptions options;
-    options.tolerance = blindfold.tolerance;
-    options.step = shuffled.step;
-    options.columns_of = shuffled.columns_of;
-    const InferredTap found = infer_placement(ranks, trusted, options);
-    const Judge judge(shuffled, blindfold.tolerance);
-    for (std::size_t r = 0; r < order.size(); ++r)
-      for (std::int64_t i = 0; i < shuffled.values[r].rows(); ++i) {
+      trusted.push_back({t.dp, t.step, span_of(t.values), t.values.rows(), t.values.cols()});
+    const InferOptions options{
+        .tolerance = blindfold.tolerance, .step = shuffled.step, .columns_of = shuffled.columns_of};
+    body(shuffled, infer_placement(ranks, trusted, options));
+  }
+}
+
+/// Infers every tap of a run and judges it.
+void judge(const std::string& title, const ParallelRun& run, const Blindfold& blindfold,
+           Score& score) {
+  for_each_tap(run, blindfold, [&](const TapDump& tap, const InferredTap& found) {
+    const Judge judge(tap, blindfold.tolerance);
+    for (std::size_t r = 0; r < tap.at.size(); ++r)
+      for (std::int64_t i = 0; i < tap.values[r].rows(); ++i) {
         const InferredRow& row = found.ranks[r].rows[std::size_t(i)];
         const Verdict verdict = judge.verdict(r, i, row);
         ++score.by_kind[judge.kind(r, i)][verdict];
@@ -369,11 +375,11 @@ void score(const std::string& title, const ParallelRun& run, const Blindfold& bl
         if (verdict == Verdict::wrong || verdict == Verdict::missed)
           score.examples.push_back(text(
               is_sure_and_wrong ? "SURE " : "", verdict == Verdict::wrong ? "wrong " : "missed ",
-              title, ' ', tap.name, " rank tp=", shuffled.at[r].tp, " dp=", shuffled.at[r].dp,
-              " row ", i, " is ", judge.in_words(r, i), ", found ",
-              in_words(found, r, std::size_t(i)), " (", row.confidence, ")"));
+              title, ' ', tap.name, " rank tp=", tap.at[r].tp, " dp=", tap.at[r].dp, " row ", i,
+              " is ", judge.in_words(r, i), ", found ", in_words(found, r, std::size_t(i)), " (",
+              row.confidence, ")"));
       }
-  }
+  });
 }
 
 void print(const Score& score) {
@@ -430,7 +436,7 @@ BOOST_AUTO_TEST_CASE(every_protocol_is_read_from_its_values) {
             run.draft_steps = 2;
             run.inputs = inputs_of(parse_requests(requests, dp));
             spread(run);
-            score(text(family, ' ', to_string(protocol), " tp=", tp, " dp=", dp, ' ', requests),
+            judge(text(family, ' ', to_string(protocol), " tp=", tp, " dp=", dp, ' ', requests),
                   run, blindfolds[count++ % std::size(blindfolds)], total);
           }
         }
@@ -447,11 +453,86 @@ BOOST_AUTO_TEST_CASE(every_mutant_is_read_from_its_values) {
     run.target_runs = true;
     spread(run);
     for (const Blindfold& blindfold : blindfolds)
-      score(text(scenario.name, blindfold.named ? ", named" : "",
+      judge(text(scenario.name, blindfold.named ? ", named" : "",
                  blindfold.noise > 0 ? ", noise" : "", blindfold.rounds ? ", bfloat16" : ""),
             run, blindfold, total);
   }
   require_bar(total);
+}
+
+namespace {
+
+/// What a fault makes of a tap, told by its values.
+struct Told {
+  const char* scenario;
+  const char* tap;
+  std::vector<std::string> ranks;  // a line each
+  std::size_t row = 0;             // of the last rank
+  const char* in_words = "";       // contained in its words
+  std::optional<ParallelConfig> parallel = {};
+  const char* requests = "";
+};
+std::ostream& operator<<(std::ostream& out, const Told& t) { return out << t.scenario; }
+
+const std::vector<Told> told = {
+    // A shard where full rows are due, and pads.
+    {"vllm-48429",
+     "step0/mtp.norm",
+     {"tp=0 dp=0 [0,1,2]", "tp=1 dp=0 [3,4,5]", "tp=2 dp=0 [6,7,8]", "tp=3 dp=0 [9,PAD,PAD]"},
+     2,
+     "PAD of zeros",
+     ParallelConfig{.tp = 4, .dp = 1, .pp = 1, .enable_expert_parallel = true},
+     "10"},
+    // A shared expert cut over ranks that hold different tokens.
+    {"vllm-37856",
+     "target/model.layers.0.mlp.shared_expert",
+     {"tp=0 dp=0 [MIX,MIX], unknown 2", "tp=1 dp=0 [MIX,MIX], unknown 2"},
+     0,
+     "unknown, most like a part of token 2"},
+    // Reduced twice.
+    {"mutant-m04c", "step0/logits", {"tp=0 dp=0 [0,1] x2", "tp=1 dp=0 [0,1] x2"}, 1, "2 x token 1"},
+    // Pads of NaN.
+    {"mutant-m08a",
+     "target/model.layers.0.mlp",
+     {"tp=0 dp=0 [0,1]", "tp=1 dp=0 [2,PAD]"},
+     1,
+     "PAD with other content, for no token is left, not finite"},
+    // A row that the step before left in a pad.
+    {"mutant-m08c",
+     "target/model.layers.0.input_layernorm",
+     {"tp=0 dp=0 [0]", "tp=1 dp=0 [step0:1]"},
+     0,
+     "token 1 of step 0 (stale)"},
+    // Gathered in reversed rank order.
+    {"mutant-m10a",
+     "target/model.norm",
+     {"tp=0 dp=0 [2,3,0,1]", "tp=1 dp=0 [2,3,0,1]"},
+     0,
+     "token 2"},
+};
+
+}  // namespace
+
+BOOST_DATA_TEST_CASE(faults_are_named_for_what_they_make_of_the_rows, data::make(told), sample) {
+  static const auto scenarios = read_scenarios(TOKENVIEW_SOURCE_DIR "/data/scenarios");
+  Scenario scenario = find_scenario(scenarios, sample.scenario);
+  if (sample.parallel) scenario.parallel = *sample.parallel;
+  if (*sample.requests != 0) scenario.requests = {sample.requests};
+  const ModelConfig config = config_of(scenario);
+  ParallelRun run = run_of(scenario, scenario.broken, config);
+  run.target_runs = true;
+  spread(run);
+  bool is_there = false;
+  for_each_tap(run, {.named = true}, [&](const TapDump& tap, const InferredTap& found) {
+    if (tap.name != sample.tap) return;
+    is_there = true;
+    std::vector<std::string> lines;
+    for (std::size_t r = 0; r < found.ranks.size(); ++r) lines.push_back(in_words(found, r));
+    BOOST_TEST(lines == sample.ranks, boost::test_tools::per_element());
+    const std::string words = in_words(found, found.ranks.size() - 1, sample.row);
+    BOOST_TEST(words.find(sample.in_words) != std::string::npos, words);
+  });
+  BOOST_TEST(is_there);
 }
 
 }  // namespace tokenview

@@ -97,6 +97,7 @@ struct InferredRow {
       {};                 // that fit as well; `best` is what its neighbours suggest
   double confidence = 0;  // 1 - the chance that a row of noise fits so well; 1/n where n fit
 
+  bool is_finite = true;                     // false: a value is NaN or infinite
   std::optional<RowLikeness> likeness = {};  // of some unknown rows
 
   bool is_ambiguous() const { return !others.empty(); }

@@ -87,6 +87,7 @@ void explain_equal_rows(const RankAtHand& rank, std::span<InferredRow> rows, int
   const TrustedPool& pool = rank.pool();
   for_each_row(rank.num_rows(), threads, [&](std::int64_t i) {
     InferredRow& row = rows[std::size_t(i)];
+    row.is_finite = std::isfinite(rank.largest(i));
     const std::vector<PoolMatch> matches = pool.equals(rank.row(i));
     if (!rank.is_zero(i)) return explain(row, pool, matches, RowReading::token, 1);
     row.best = {.reading = RowReading::pad, .row = {.count = 1, .kind = RowKind::pad}};

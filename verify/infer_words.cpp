@@ -56,9 +56,8 @@ std::string words_of(const InferredTap& tap, const RowExplanation& e) {
     case RowReading::token:
       return times_words(e.factor) + columns + token_words(e.row, tap.step);
     case RowReading::pad:
-      return e.row.content == PadContent::zero    ? "PAD of zeros"
-             : e.row.content == PadContent::stale ? "PAD with an earlier step's row"
-                                                  : "PAD with other content, for no token is left";
+      return e.row.content == PadContent::zero ? "PAD of zeros"
+                                               : "PAD with other content, for no token is left";
     case RowReading::partial:
       return "summand of " + times_words(e.factor) + columns + token_words(e.row, tap.step) +
              partner_words(tap, e);
@@ -129,6 +128,7 @@ const char* kind_name(const RowExplanation& explanation, std::int32_t step) {
 std::string in_words(const InferredTap& tap, std::size_t rank, std::size_t row) {
   const InferredRow& found = tap.ranks[rank].rows[row];
   std::string words = words_of(tap, found.best);
+  if (!found.is_finite) words += ", not finite";
   if (const auto& like = found.likeness)
     words += text(", most like ", like->is_part ? "a part of " : "",
                   like->columns.all() ? "" : block_words(like->columns) + " of ",

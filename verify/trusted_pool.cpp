@@ -12,6 +12,9 @@ namespace {
 /// Rows smaller than this part of the usual one are measured against that.
 constexpr double floor_of_usual = 1e-2;
 
+/// As like its token as this, what is missing is no summand.
+constexpr double is_whole = 0.9;
+
 /// What float32 sums of a sketch may be off by, of the largest value.
 constexpr double sketch_rounding = 1e-6;
 
@@ -242,19 +245,26 @@ std::optional<RowLikeness> TrustedPool::likeness(const SketchedRow& row) const {
   const Row found(row.values, width());
   const double own = found.squaredNorm();
   std::optional<RowLikeness> most;
+  double second = -1;
   for (const Candidate& candidate : order_) {
     const Row block(values_of(candidate.token, candidate.block, buffer), width());
     const double product = found.dot(block), squares = block.squaredNorm();
     const double cosine = squares > 0 ? product / std::sqrt(own * squares) : 0;
-    if (most && cosine <= most->cosine) continue;
+    if (most && cosine <= most->cosine) {
+      second = std::max(second, cosine);
+      continue;
+    }
+    if (most) second = most->cosine;
     // A summand's product with the sum is that with itself; with a token that something was added
     // to, it is the token's.
     most = {run_of(candidate.token), blocks_[std::size_t(candidate.block)], cosine,
-            std::abs(product - own) < std::abs(product - squares)};
+            cosine < is_whole && std::abs(product - own) < std::abs(product - squares)};
   }
   // Noise comes as close as sqrt(2 ln(blocks) / columns), and seldom closer.
   const double noise = (2 * std::log(double(order_.size()) + 1) + 12) / double(width());
   if (!most || most->cosine < std::sqrt(noise)) return std::nullopt;
+  // Two tokens' chance likenesses to a row differ by sqrt(2 / columns).
+  if (most->cosine < second + 2 * std::sqrt(2 / double(width()))) return std::nullopt;
   return most;
 }
 
