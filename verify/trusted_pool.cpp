@@ -12,6 +12,9 @@ namespace {
 /// Rows smaller than this part of the usual one are measured against that.
 constexpr double floor_of_usual = 1e-2;
 
+/// Tokens that are all but equal in a column are taken to spread by this part of it.
+constexpr double least_spread = 1e-3;
+
 /// As like its token as this, what is missing is no summand.
 constexpr double is_whole = 0.9;
 
@@ -93,6 +96,7 @@ TrustedPool::TrustedPool(std::span<const TrustedRows> trusted, std::int64_t widt
   if (tokens_.empty()) return;
   find_blocks(trusted.front().columns, options);
   sketch_all();
+  find_spreads();
 }
 
 void TrustedPool::find_blocks(std::int64_t total, const InferOptions& options) {
@@ -136,21 +140,49 @@ void TrustedPool::copy(std::int32_t token, std::int16_t block, float* out) const
 
 void TrustedPool::sketch_all() {
   std::vector<float> buffer;
-  std::vector<double> squares(std::size_t(plan_.width()), 0.0);
-  const double usual = floor_ / floor_of_usual;
-  for (std::int16_t b = 0; b < std::int16_t(blocks_.size()); ++b) {
-    std::ranges::fill(squares, 0.0);
-    for (std::int32_t t = 0; t < num_tokens(); ++t) {
-      const float* const values = values_of(t, b, buffer);
-      order_.push_back({plan_.sketches(values, 1, width()).front(), t, b});
-      for (std::size_t c = 0; c < squares.size(); ++c) squares[c] += double(values[c]) * values[c];
-    }
-    const double least = floor_of_usual * usual;
-    telling_columns_.push_back(std::ranges::count_if(
-        squares, [&](double s) { return s > least * least * double(num_tokens()); }));
-  }
+  for (std::int16_t b = 0; b < std::int16_t(blocks_.size()); ++b)
+    for (std::int32_t t = 0; t < num_tokens(); ++t)
+      order_.push_back({plan_.sketches(values_of(t, b, buffer), 1, width()).front(), t, b});
   std::erase_if(order_, [](const Candidate& c) { return !std::isfinite(c.sketch[0]); });
   std::ranges::sort(order_, {}, [](const Candidate& c) { return c.sketch[0]; });
+}
+
+void TrustedPool::find_spreads() {
+  constexpr std::int64_t most_columns = 64, most_tokens = 256;
+  const std::int64_t column_stride = std::max<std::int64_t>(1, width() / most_columns);
+  const std::int32_t token_stride =
+      std::max<std::int32_t>(1, num_tokens() / std::int32_t(most_tokens));
+  const bool is_few = num_tokens() < 3;
+  std::vector<float> buffer;
+  const auto middle_of = [](std::vector<double>& values) {
+    const auto middle = values.begin() + std::ssize(values) / 2;
+    std::ranges::nth_element(values, middle);
+    return *middle;
+  };
+  for (std::int16_t b = 0; b < std::int16_t(blocks_.size()); ++b) {
+    std::vector<std::vector<double>> columns(
+        std::size_t((width() + column_stride - 1) / column_stride));
+    for (std::int32_t t = 0; t < num_tokens(); t += token_stride) {
+      const float* const values = values_of(t, b, buffer);
+      double mean = 0;
+      for (std::int64_t c = 0; c < width(); ++c) mean += values[c] / double(width());
+      const double from = is_few && width() > 1 ? mean : 0;
+      for (std::size_t c = 0; c < columns.size(); ++c)
+        if (const float value = values[std::int64_t(c) * column_stride]; std::isfinite(value))
+          columns[c].push_back(value - from);
+    }
+    // The median distance from the median, which a token of massive activations does not move. Of
+    // one or two tokens: from their own mean. Equal tokens still tell a token from what is none.
+    std::vector<double>& spreads = spreads_.emplace_back();
+    for (std::vector<double>& values : columns) {
+      double size = 0;
+      for (const double value : values) size = std::max(size, std::abs(value));
+      if (values.empty() || size == 0) continue;
+      const double middle = is_few ? 0 : middle_of(values);
+      for (double& value : values) value = std::abs(value - middle);
+      spreads.push_back(std::max(middle_of(values), least_spread * std::abs(middle)));
+    }
+  }
 }
 
 void TrustedPool::index_directions() {
@@ -179,6 +211,7 @@ bool TrustedPool::is_near(const SketchedRow& row, double largest, PoolMatch& mat
   if (!is_within(row.values, values_of(match.token, match.block, buffer), width(), match.factor,
                  tolerance_ * measure, difference))
     return false;
+  match.difference = difference;
   match.error = measure > 0 ? difference / measure : 0;
   return true;
 }
@@ -273,13 +306,17 @@ std::int64_t TrustedPool::affordable_rows() const {
 }
 
 double TrustedPool::chance(const PoolMatch& match, double hypotheses) const {
+  const double difference = match.difference / std::abs(match.factor);
+  double logarithm = std::log(hypotheses * double(order_.size())), least = 0;
+  for (const double spread : spreads_[std::size_t(match.block)]) {
+    const double part = spread > 0 ? std::max(2 * difference / spread, 1e-7) : 1;
+    const double column = std::log(std::min(1.0, part));
+    logarithm += column;
+    least = std::min(least, column);
+  }
   // A factor that may be anything fits one column by itself.
-  const std::int64_t telling =
-      telling_columns_[std::size_t(match.block)] -
-      (match.factor == 1 || match.factor == usual_factor(match.factor) ? 0 : 1);
-  const double columns = double(std::clamp<std::int64_t>(telling, 0, 64));
-  return std::min(1.0, hypotheses * double(order_.size()) *
-                           std::pow(std::min(1.0, 2 * std::max(match.error, 1e-7)), columns));
+  if (match.factor != usual_factor(match.factor)) logarithm -= least;
+  return std::min(1.0, std::exp(logarithm));
 }
 
 }  // namespace tokenview

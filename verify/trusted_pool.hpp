@@ -22,7 +22,8 @@ struct PoolMatch {
   std::int32_t token = 0;  // of the pool's tokens
   std::int16_t block = 0;
   double factor = 1;
-  double error = 0;  // max|row - factor * token| / scale
+  double difference = 0;  // max|row - factor * token|
+  double error = 0;       // of the scale
 };
 
 /// The nearest of 1..64, 1/2..1/64 and k/m up to 8/8, of either sign.
@@ -79,7 +80,8 @@ class TrustedPool {
   /// Copies a block's values.
   void copy(std::int32_t token, std::int16_t block, float* out) const;
 
-  /// The chance that among as many rows of noise one is as close to a block as `error` says.
+  /// The chance that a row which has nothing to do with the tokens comes as close to one of the
+  /// blocks, `hypotheses` times over: in each column by 2 * difference / spread of the tokens.
   double chance(const PoolMatch& match, double hypotheses) const;
 
  private:
@@ -99,6 +101,7 @@ class TrustedPool {
   };
   void find_blocks(std::int64_t total, const InferOptions& options);
   void sketch_all();
+  void find_spreads();
   /// A block's values: where they are, or copied to `buffer`.
   const float* values_of(std::int32_t token, std::int16_t block, std::vector<float>& buffer) const;
 
@@ -108,9 +111,9 @@ class TrustedPool {
   std::vector<Token> tokens_;
   std::vector<ColumnBlock> blocks_;
   std::vector<Columns> columns_;
-  std::vector<std::int64_t> telling_columns_;  // of each block: that are not all but zero
-  std::vector<Candidate> order_;               // by the first number of the sketch
-  std::vector<Candidate> directions_;          // likewise, of rows of length one
+  std::vector<std::vector<double>> spreads_;  // of each block: of some of its columns
+  std::vector<Candidate> order_;              // by the first number of the sketch
+  std::vector<Candidate> directions_;         // likewise, of rows of length one
 };
 
 }  // namespace tokenview
