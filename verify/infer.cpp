@@ -108,9 +108,9 @@ class Placement {
                        options_.tolerance)
           .first->second;
     };
-    const auto note = [](InferredRow& row, const RowExplanation& sum) {
-      row.best = sum;
-      row.confidence = 1 - 1e-3;  // as many columns as four times the tokens
+    const auto note = [](InferredRow& row, InferredRow found) {
+      row.best = std::move(found.best);
+      row.confidence = found.confidence;
     };
     const bool are_known =
         std::ranges::all_of(given_, [](const RankRows& rank) { return rank.at.has_value(); });
@@ -127,7 +127,8 @@ class Placement {
         InferredRow& row = rows_[r][std::size_t(i)];
         if (row.best.reading != RowReading::unknown) continue;
         --left;
-        if (const auto sum = sums.explain(held_[r]->row(i))) note(row, *sum);
+        if (InferredRow sum = sums.explain(held_[r]->row(i)); sum.confidence > 0.5)
+          note(row, std::move(sum));
       }
     }
     for (const SumGroup& group : search.groups()) {
@@ -143,14 +144,12 @@ class Placement {
         const SketchedRow total = search.sum(group, i, values);
         if (total.largest == 0 || !std::isfinite(total.largest)) continue;
         --left;
-        auto sum = sums.explain(total);
-        if (!sum) continue;
-        sum->partners = group.members;
-        for (const std::int32_t r : group.members) {
-          note(rows_[std::size_t(r)][std::size_t(i)], *sum);
-          // Of ranks that nobody has named, some may sum to one token, and others to another.
-          if (!are_known) rows_[std::size_t(r)][std::size_t(i)].confidence = 0.5;
-        }
+        InferredRow sum = sums.explain(total);
+        if (sum.confidence <= 0.5) continue;
+        sum.best.partners = group.members;
+        // Of ranks that nobody has named, some may sum to one token, and others to another.
+        if (!are_known) sum.confidence = 0.5;
+        for (const std::int32_t r : group.members) note(rows_[std::size_t(r)][std::size_t(i)], sum);
       }
     }
   }

@@ -88,8 +88,9 @@ struct RowLikeness {
   bool is_part = false;
 };
 
-/// From here on an explanation is no accident.
-inline constexpr double sure = 0.99;
+/// From here on an explanation is no accident: among the rows of a whole model's taps that have
+/// nothing to do with any token, none is expected to come as close to one.
+inline constexpr double sure = 0.9999;
 
 struct InferredRow {
   RowExplanation best;

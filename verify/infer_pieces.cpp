@@ -117,8 +117,9 @@ std::vector<std::int32_t> TokenSums::chosen(const Eigen::VectorXd& row, double a
   return tokens;
 }
 
-std::optional<RowExplanation> TokenSums::explain(const SketchedRow& row) const {
-  if (!is_able_ || !std::isfinite(row.largest) || row.largest == 0) return std::nullopt;
+InferredRow TokenSums::explain(const SketchedRow& row) const {
+  InferredRow found;
+  if (!is_able_ || !std::isfinite(row.largest) || row.largest == 0) return found;
   const std::int64_t width = pool_.width();
   const Eigen::VectorXd values =
       Eigen::Map<const Eigen::VectorXf>(row.values, width).cast<double>();
@@ -136,14 +137,19 @@ std::optional<RowExplanation> TokenSums::explain(const SketchedRow& row) const {
     const double weight = std::abs(factors[k]) * columns.col(k).cwiseAbs().maxCoeff();
     if (weight <= 10 * allowed) continue;
     const double usual = usual_factor(factors[k]);
-    if (std::abs(usual - factors[k]) > 10 * tolerance_ * std::abs(usual)) return std::nullopt;
+    if (std::abs(usual - factors[k]) > 10 * tolerance_ * std::abs(usual)) return found;
     rest -= usual * columns.col(k);
     sum.pieces.push_back({pool_.run_of(tokens[std::size_t(k)]), {}, {}, usual});
   }
-  if (sum.pieces.size() < 2 || std::ssize(sum.pieces) > most_tokens_) return std::nullopt;
-  sum.error = rest.cwiseAbs().maxCoeff() / scale;
-  if (!(sum.error <= tolerance_)) return std::nullopt;
-  return sum;
+  if (sum.pieces.size() < 2 || std::ssize(sum.pieces) > most_tokens_) return found;
+  const PoolMatch match{.difference = rest.cwiseAbs().maxCoeff()};
+  sum.error = match.difference / scale;
+  if (!(sum.error <= tolerance_)) return found;
+  // So many tokens with so many factors: any choice of them might have come as close.
+  const double choices = std::pow(usual_factors * double(pool_.num_tokens()), sum.pieces.size());
+  found.confidence = 1 - pool_.chance(match, choices / double(pool_.num_tokens()));
+  found.best = std::move(sum);
+  return found;
 }
 
 }  // namespace tokenview

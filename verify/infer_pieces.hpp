@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows of several tokens: column blocks side by side, or sums.
 #pragma once
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -28,7 +27,8 @@ class TokenSums {
   /// How many rows take about a second on one core.
   std::int64_t affordable_rows() const;
 
-  std::optional<RowExplanation> explain(const SketchedRow& row) const;
+  /// The sum that the row is; unknown where it is none.
+  InferredRow explain(const SketchedRow& row) const;
 
  private:
   std::vector<std::int32_t> chosen(const Eigen::VectorXd& row, double allowed) const;

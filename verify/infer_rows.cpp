@@ -21,8 +21,6 @@ void for_each_row(std::int64_t count, int threads, const Body& body) {
   });
 }
 
-constexpr double multiple_hypotheses = 256;  // usual factors, of either sign
-
 }  // namespace
 
 RankAtHand::RankAtHand(const RankRows& given, TrustedPool& pool, int threads)
@@ -107,7 +105,7 @@ void explain_multiples(const RankAtHand& rank, std::span<InferredRow> rows, int 
     InferredRow& row = rows[std::size_t(i)];
     if (row.best.reading != RowReading::unknown) return;
     explain(row, pool, pool.multiples(rank.row(i), rank.largest(i)), RowReading::token,
-            multiple_hypotheses);
+            usual_factors);
   });
 }
 

@@ -146,7 +146,8 @@ void SumSearch::find_multiples(const RowsOfRanks& rows) {
       if (total.largest == 0 || !std::isfinite(total.largest)) continue;
       pool.index_directions();
       auto matches = pool.multiples(total, total.largest);
-      if (matches.empty() || pool.chance(matches.front(), 256.0 * double(groups_.size())) > 0.5)
+      if (matches.empty() ||
+          pool.chance(matches.front(), usual_factors * double(groups_.size())) > 0.5)
         continue;
       group.sums[std::size_t(i)] = SumGroup::Sum::token;
       group.matches[std::size_t(i)] = std::move(matches);

@@ -155,7 +155,7 @@ void TrustedPool::find_spreads() {
   const bool is_few = num_tokens() < 3;
   std::vector<float> buffer;
   const auto middle_of = [](std::vector<double>& values) {
-    const auto middle = values.begin() + std::ssize(values) / 2;
+    const auto middle = values.begin() + (std::ssize(values) - 1) / 2;
     std::ranges::nth_element(values, middle);
     return *middle;
   };
