@@ -541,6 +541,15 @@ BOOST_AUTO_TEST_CASE(spans_that_are_no_tensor_are_refused) {
   BOOST_CHECK_THROW(infer_placement({}, uneven), UsageError);
 }
 
+BOOST_AUTO_TEST_CASE(a_dp_rank_without_tokens_and_a_rank_without_rows_do_no_harm) {
+  Dump dump{{some_rows(3, width), Values(0, 0)}};
+  dump.ranks = {dump.trusted[0], Values(0, width), Values(0, 0), Values(4, 0)};
+  const InferredTap tap = dump.infer();
+  BOOST_TEST(to_string(tap.ranks[0].view) == "0-2");
+  BOOST_TEST(tap.ranks[1].rows.empty());
+  BOOST_TEST(tap.count(RowReading::unknown) == 4);
+}
+
 BOOST_AUTO_TEST_CASE(without_anything_trusted_all_is_unknown_but_zeros) {
   Dump dump;
   dump.ranks = {some_rows(3, width)};

@@ -42,7 +42,7 @@ class Placement {
  public:
   Placement(std::span<const RankRows> ranks, std::span<const TrustedRows> trusted,
             const InferOptions& options)
-      : given_(ranks), options_(options), pools_(trusted, options) {
+      : given_(ranks), trusted_(trusted), options_(options) {
     tap_.step = options.step;
     for (const RankRows& rank : ranks) {
       InferredRank& inferred = tap_.ranks.emplace_back();
@@ -65,9 +65,7 @@ class Placement {
       sums.find_multiples(rows_);
       sums.explain_rows(rows_);
     }
-    for (std::size_t r = 0; r < given_.size(); ++r)
-      if (held_[r] != nullptr)
-        explain_mixes(*held_[r], pools_, std::ssize(given_), rows_[r], options_.threads);
+    explain_mixes(held_, trusted_, options_, rows_);
     if (any_unknown()) explain_token_sums(sums);
     settle();
     for (std::size_t r = 0; r < given_.size(); ++r) name_pads(r);
@@ -84,9 +82,11 @@ class Placement {
     at_hand_.reserve(given_.size());
     for (const RankRows& rank : given_) {
       const RankAtHand* held = nullptr;
-      if (rank.rows > 0 && rank.columns > 0)
-        if (TrustedPool& pool = pools_.of_width(rank.columns); !pool.is_empty())
-          held = &at_hand_.emplace_back(rank, pool, options_.threads);
+      if (rank.rows > 0 && rank.columns > 0) {
+        TrustedPool& pool =
+            pools_.try_emplace(rank.columns, trusted_, rank.columns, options_).first->second;
+        if (!pool.is_empty()) held = &at_hand_.emplace_back(rank, pool, options_.threads);
+      }
       held_.push_back(held);
     }
   }
@@ -232,7 +232,7 @@ class Placement {
     return tokens;
   }
   std::int64_t num_tokens(std::int16_t dp) const {
-    for (const TrustedRows& trusted : pools_.trusted())
+    for (const TrustedRows& trusted : trusted_)
       if (trusted.dp == dp && trusted.step == options_.step) return trusted.rows;
     return 0;
   }
@@ -302,8 +302,9 @@ class Placement {
   }
 
   std::span<const RankRows> given_;
+  std::span<const TrustedRows> trusted_;
   const InferOptions& options_;
-  TrustedPools pools_;
+  std::map<std::int64_t, TrustedPool> pools_;  // by width
   std::vector<RankAtHand> at_hand_;
   std::vector<const RankAtHand*> held_;  // [ranks]; null: nothing is known of its rows
   std::vector<std::vector<InferredRow>> rows_;
@@ -323,11 +324,14 @@ std::int64_t InferredTap::count(RowReading reading) const {
 InferredTap infer_placement(std::span<const RankRows> ranks, std::span<const TrustedRows> trusted,
                             const InferOptions& options) {
   for (std::size_t i = 0; i < ranks.size(); ++i) require_spanned("rank", i, ranks[i]);
+  const TrustedRows* first = nullptr;  // that has rows
   for (std::size_t i = 0; i < trusted.size(); ++i) {
     require_spanned("trusted tensor", i, trusted[i]);
-    if (trusted[i].columns != trusted.front().columns)
+    if (trusted[i].rows == 0) continue;
+    if (first == nullptr) first = &trusted[i];
+    if (trusted[i].columns != first->columns)
       throw UsageError(text("trusted tensor ", i, ": ", trusted[i].columns, " columns, expected ",
-                            trusted.front().columns, " as the first one has"));
+                            first->columns, " as the first one has"));
   }
   return Placement(ranks, trusted, options).inferred();
 }

@@ -124,10 +124,11 @@ struct InferredTap {
 /// trusted tensor leave all rows unknown.
 ///
 /// Rows are found by random projections, so that a row is not compared with every token, and
-/// confirmed on all columns. Memory besides the operands: 64 bytes for each rank row and each
-/// trusted row and column block, and sizeof(InferredRow) a row.
+/// confirmed on all columns. Memory besides the operands: 72 bytes for each rank row, as much for
+/// each trusted row and column block, and sizeof(InferredRow) a row. As long as rows are unknown,
+/// the second once more, and for 32 column blocks, and a copy of the trusted rows.
 ///
-/// Throws UsageError for spans that are not [rows, columns] and trusted tensors of different
+/// Throws UsageError for spans that are not [rows, columns] and for trusted rows of different
 /// widths.
 InferredTap infer_placement(std::span<const RankRows> ranks, std::span<const TrustedRows> trusted,
                             const InferOptions& options = {});

@@ -9,10 +9,10 @@
 
 namespace tokenview {
 
-/// Fills in unknown rows whose column blocks, in equal numbers up to 32, are those of tokens, or
-/// zeros. `num_ranks`: the number of blocks that is tried first.
-void explain_mixes(const RankAtHand& rank, TrustedPools& pools, std::int64_t num_ranks,
-                   std::span<InferredRow> rows, int threads);
+/// Fills in unknown rows whose column blocks, as many as there are ranks or some usual number up to
+/// 32, are those of tokens, or zeros.
+void explain_mixes(std::span<const RankAtHand* const> ranks, std::span<const TrustedRows> trusted,
+                   const InferOptions& options, std::vector<std::vector<InferredRow>>& rows);
 
 /// Sums over different tokens with usual factors, found by least squares: over all tokens where
 /// they are fewer than half of the columns, else greedily, one token after the other (orthogonal

@@ -48,16 +48,6 @@ RankAtHand::RankAtHand(const RankRows& given, TrustedPool& pool, int threads)
   });
 }
 
-TrustedPool& TrustedPools::of_width(std::int64_t width, bool plain) {
-  auto& pool = pools_[{width, plain}];
-  if (!pool) {
-    InferOptions options = options_;
-    if (plain) options.columns_of = nullptr;
-    pool = std::make_unique<TrustedPool>(trusted_, width, options);
-  }
-  return *pool;
-}
-
 RowExplanation explanation_of(const TrustedPool& pool, const PoolMatch& match, RowReading reading) {
   RowExplanation explanation;
   explanation.reading = reading;

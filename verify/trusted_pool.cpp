@@ -71,11 +71,13 @@ double usual_factor(double factor) {
 
 TrustedPool::TrustedPool(std::span<const TrustedRows> trusted, std::int64_t width,
                          const InferOptions& options)
-    : tolerance_(options.tolerance), plan_(width) {
+    : tolerance_(options.tolerance), trusted_(trusted), plan_(width) {
   std::vector<double> row_sizes;
+  std::int64_t total = 0;
   for (const TrustedRows& of_rank : trusted)
     for (std::int64_t r = 0; r < of_rank.rows; ++r) {
-      const float* const values = of_rank.values.data() + r * of_rank.columns;
+      total = of_rank.columns;
+      const float* const values = of_rank.values.data() + r * total;
       tokens_.push_back({{.first = std::int32_t(r),
                           .count = 1,
                           .dp = of_rank.dp,
@@ -94,7 +96,7 @@ TrustedPool::TrustedPool(std::span<const TrustedRows> trusted, std::int64_t widt
     floor_ = floor_of_usual * *middle;
   }
   if (tokens_.empty()) return;
-  find_blocks(trusted.front().columns, options);
+  find_blocks(total, options);
   sketch_all();
   find_spreads();
 }
@@ -140,9 +142,22 @@ void TrustedPool::copy(std::int32_t token, std::int16_t block, float* out) const
 
 void TrustedPool::sketch_all() {
   std::vector<float> buffer;
-  for (std::int16_t b = 0; b < std::int16_t(blocks_.size()); ++b)
-    for (std::int32_t t = 0; t < num_tokens(); ++t)
-      order_.push_back({plan_.sketches(values_of(t, b, buffer), 1, width()).front(), t, b});
+  for (std::int16_t b = 0; b < std::int16_t(blocks_.size()); ++b) {
+    const Columns& columns = columns_[std::size_t(b)];
+    std::int32_t t = 0;
+    for (const TrustedRows& of_rank : trusted_) {
+      // All rows at once, where the columns lie side by side.
+      std::vector<RowSketch> sketches;
+      if (columns.list.empty())
+        sketches =
+            plan_.sketches(of_rank.values.data() + columns.begin, of_rank.rows, of_rank.columns);
+      for (std::int64_t r = 0; r < of_rank.rows; ++r, ++t)
+        order_.push_back({columns.list.empty()
+                              ? sketches[std::size_t(r)]
+                              : plan_.sketches(values_of(t, b, buffer), 1, width()).front(),
+                          t, b});
+    }
+  }
   std::erase_if(order_, [](const Candidate& c) { return !std::isfinite(c.sketch[0]); });
   std::ranges::sort(order_, {}, [](const Candidate& c) { return c.sketch[0]; });
 }

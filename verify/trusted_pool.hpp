@@ -107,6 +107,7 @@ class TrustedPool {
   const float* values_of(std::int32_t token, std::int16_t block, std::vector<float>& buffer) const;
 
   double tolerance_;
+  std::span<const TrustedRows> trusted_;
   SketchPlan plan_;
   double floor_ = 0;
   std::vector<Token> tokens_;
