@@ -5,11 +5,11 @@
 #include <cmath>
 #include <map>
 #include <optional>
-#include <set>
 #include <tuple>
 #include <utility>
 
 #include "reference/program/error.hpp"
+#include "verify/infer_pads.hpp"
 #include "verify/infer_pieces.hpp"
 #include "verify/infer_rows.hpp"
 #include "verify/infer_sums.hpp"
@@ -17,18 +17,11 @@
 namespace tokenview {
 namespace {
 
-/// What is certain of pads that hold something: that no token is left for their rows.
-constexpr double by_counting = 0.9;
-
 template <class Tensor>
 void require_spanned(const char* what, std::size_t index, const Tensor& x) {
   if (x.rows < 0 || x.columns < 0 || std::int64_t(x.values.size()) != x.rows * x.columns)
     throw UsageError(text(what, ' ', index, ": ", x.values.size(), " values, expected [", x.rows,
                           ", ", x.columns, ']'));
-}
-
-bool is_token(const RowExplanation& explanation) {
-  return explanation.reading == RowReading::token || explanation.reading == RowReading::partial;
 }
 
 /// Where in its row's order a token stands: rows of a shard or of a full tensor have one in common.
@@ -68,7 +61,7 @@ class Placement {
     explain_mixes(held_, trusted_, options_, rows_);
     if (any_unknown()) explain_token_sums(sums);
     settle();
-    for (std::size_t r = 0; r < given_.size(); ++r) name_pads(r);
+    name_pads(given_, trusted_, options_.step, rows_);
     find_likenesses();
     for (std::size_t r = 0; r < given_.size(); ++r) {
       tap_.ranks[r].view = view_of(std::int32_t(r), sums);
@@ -186,28 +179,6 @@ class Placement {
     }
   }
 
-  /// Rows that are unknown, or of an earlier step, and for which no token is left, are pads: where
-  /// the rank has every token of a dp rank, or where it is a shard of those that together have each
-  /// once. And rows of zeros are tokens only where one is missing.
-  void name_pads(std::size_t r) {
-    if (pads_known_.empty()) {
-      for (std::size_t each = 0; each < given_.size(); ++each)
-        pads_known_.push_back(has_all_tokens(each) || is_whole_shard(each));
-    }
-    if (!pads_known_[r]) return;
-    bool is_token_after = false;
-    std::vector<InferredRow>& rows = rows_[r];
-    for (std::int64_t i = std::ssize(rows) - 1; i >= 0; --i) {
-      InferredRow& row = rows[std::size_t(i)];
-      is_token_after |= is_token(row.best) && row.best.row.step == options_.step;
-      if (row.best.reading != RowReading::unknown || is_token_after) continue;
-      row.best = {.reading = RowReading::pad,
-                  .row = {.count = 1, .kind = RowKind::pad, .content = PadContent::other},
-                  .error = row.best.error};
-      row.confidence = by_counting;
-    }
-  }
-
   void find_likenesses() {
     std::map<const TrustedPool*, std::int64_t> rows_left;
     for (std::size_t r = 0; r < given_.size(); ++r) {
@@ -221,49 +192,6 @@ class Placement {
         row.likeness = pool.likeness(held_[r]->row(i));
       }
     }
-  }
-
-  /// The tokens of this step that a rank's rows are, by dp rank, each counted.
-  std::map<std::int16_t, std::map<std::int32_t, std::int64_t>> tokens_of(std::size_t r) const {
-    std::map<std::int16_t, std::map<std::int32_t, std::int64_t>> tokens;
-    for (const InferredRow& row : rows_[r])
-      if (is_token(row.best) && row.best.row.step == options_.step)
-        ++tokens[row.best.row.dp][row.best.row.first];
-    return tokens;
-  }
-  std::int64_t num_tokens(std::int16_t dp) const {
-    for (const TrustedRows& trusted : trusted_)
-      if (trusted.dp == dp && trusted.step == options_.step) return trusted.rows;
-    return 0;
-  }
-
-  bool has_all_tokens(std::size_t r) const {
-    const auto tokens = tokens_of(r);
-    return !tokens.empty() && std::ranges::all_of(tokens, [&](const auto& of_dp) {
-      return std::ssize(of_dp.second) == num_tokens(of_dp.first);
-    });
-  }
-
-  bool is_whole_shard(std::size_t r) const {
-    const auto mine = tokens_of(r);
-    std::set<std::int16_t> dps;
-    for (const auto& [dp, tokens] : mine) dps.insert(dp);
-    // A rank without a token is a shard of pads, of a dp rank that it must name.
-    if (dps.empty() && given_[r].at) dps.insert(std::int16_t(given_[r].at->dp));
-    if (dps.empty()) return false;
-    for (const std::int16_t dp : dps) {
-      std::map<std::int32_t, std::int64_t> of_all;
-      for (std::size_t other = 0; other < given_.size(); ++other) {
-        const auto theirs = tokens_of(other);
-        const auto of_dp = theirs.find(dp);
-        if (of_dp == theirs.end()) continue;
-        for (const auto& [token, count] : of_dp->second) of_all[token] += count;
-      }
-      if (std::ssize(of_all) != num_tokens(dp)) return false;
-      for (const auto& [token, count] : of_all)
-        if (count != 1) return false;
-    }
-    return true;
   }
 
   TokenView view_of(std::int32_t r, const SumSearch& sums) const {
@@ -308,7 +236,6 @@ class Placement {
   std::vector<RankAtHand> at_hand_;
   std::vector<const RankAtHand*> held_;  // [ranks]; null: nothing is known of its rows
   std::vector<std::vector<InferredRow>> rows_;
-  std::vector<bool> pads_known_;
   InferredTap tap_;
 };
 

@@ -75,6 +75,11 @@ struct RowExplanation {
   bool operator==(const RowExplanation&) const = default;
 };
 
+/// Whether the row is one token's: its value, or a summand of it.
+inline bool is_token(const RowExplanation& explanation) {
+  return explanation.reading == RowReading::token || explanation.reading == RowReading::partial;
+}
+
 /// "token", "pad", "partial", "multiple", "mix", "sum", "stale" or "unknown".
 const char* kind_name(const RowExplanation& explanation, std::int32_t step);
 
