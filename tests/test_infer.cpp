@@ -226,6 +226,16 @@ BOOST_DATA_TEST_CASE(multiples_are_named,
   BOOST_TEST(is_sure(tap));
 }
 
+BOOST_AUTO_TEST_CASE(a_view_says_what_most_rows_are_and_mix_of_the_others) {
+  Dump dump{{some_rows(5, width)}};
+  dump.ranks = {dump.trusted[0] * 2, dump.trusted[0] * 0.7312f};
+  dump.ranks[0].row(3) *= 0.5f;
+  const InferredTap tap = dump.infer();
+  BOOST_TEST(views_of(tap) == (Views{"0-2,MIX,4 x2", "MIX*5"}));
+  BOOST_TEST(in_words(tap, 0, 3) == "token 3");
+  BOOST_TEST(in_words(tap, 1, 3) == "0.7312 x token 3");
+}
+
 BOOST_AUTO_TEST_CASE(halves_of_the_value_on_both_ranks_are_halves_rather_than_summands) {
   Dump dump{{some_rows(5, width)}};
   dump.ranks.assign(2, dump.trusted[0] * 0.5f);
@@ -460,6 +470,16 @@ BOOST_AUTO_TEST_CASE(float_noise_and_a_row_of_massive_activations_do_no_harm) {
   const InferredTap tap = dump.infer();
   BOOST_TEST(views_of(tap) == (Views{"0-4", "5-9", "10-14", "15-19"}));
   BOOST_TEST(is_sure(tap));
+}
+
+BOOST_AUTO_TEST_CASE(a_tiny_row_is_measured_against_the_usual_ones) {
+  Dump dump{{some_rows(20, width)}};
+  dump.trusted[0].row(7) *= 1e-5f;
+  dump.ranks = {dump.trusted[0]};
+  dump.ranks[0].row(7) += 3e-7f * some_rows(1, width, 9);  // 3 % of the row, 3e-7 of the tensor
+  BOOST_TEST(views_of(dump.infer()) == (Views{"0-19"}));
+  dump.ranks[0].row(7) += 1e-4f * some_rows(1, width, 9);
+  BOOST_TEST(in_words(dump.infer(), 0, 7) == "unknown");
 }
 
 BOOST_AUTO_TEST_CASE(bfloat16_is_read_with_its_tolerance) {

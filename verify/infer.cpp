@@ -194,39 +194,41 @@ class Placement {
     }
   }
 
+  /// What most of the rank's token rows are. The others, and what is unknown, stand as MIX: a view
+  /// has one multiple, one set of summands and one block for all of its rows.
   TokenView view_of(std::int32_t r, const SumSearch& sums) const {
-    TokenView view;
-    std::map<std::pair<std::int16_t, std::int16_t>, std::int64_t> blocks;
-    std::map<double, std::int64_t> factors;
-    std::int64_t partial = 0, whole = 0;
-    for (const InferredRow& row : rows_[std::size_t(r)]) {
-      view.rows.append(row.best.row);
-      if (!is_token(row.best)) continue;
-      ++blocks[{row.best.columns.begin, row.best.columns.of}];
-      ++factors[row.best.factor];
-      ++(row.best.reading == RowReading::partial ? partial : whole);
-    }
-    const auto usual = [](const auto& votes) {
-      return std::ranges::max_element(votes, {}, [](const auto& v) { return v.second; })->first;
+    using Kind = std::tuple<bool, double, std::int16_t, std::int16_t>;
+    const auto kind_of = [](const RowExplanation& e) {
+      return Kind{e.reading == RowReading::partial, e.factor, e.columns.begin, e.columns.of};
     };
-    if (!blocks.empty()) {
-      const auto [begin, of] = usual(blocks);
+    std::map<Kind, std::int64_t> votes;
+    for (const InferredRow& row : rows_[std::size_t(r)])
+      if (is_token(row.best)) ++votes[kind_of(row.best)];
+    TokenView view;
+    Kind usual{};
+    if (!votes.empty()) {
+      usual = std::ranges::max_element(votes, {}, [](const auto& v) { return v.second; })->first;
+      const auto& [is_partial, factor, begin, of] = usual;
       view.columns = {begin, std::int16_t(begin + 1), of};
+      if (is_partial)
+        if (const SumGroup* const group = sums.group_of(r)) view.sum = sums.completeness(r, *group);
+      if (!multiply(view.sum, factor)) usual = {};  // of a multiple that no view can say
     }
-    if (partial > whole)
-      if (const SumGroup* const group = sums.group_of(r)) view.sum = sums.completeness(r, *group);
-    if (!factors.empty()) multiply(view.sum, usual(factors));
+    const RowRun mix{.count = 1, .kind = RowKind::mix};
+    for (const InferredRow& row : rows_[std::size_t(r)])
+      view.rows.append(is_token(row.best) && kind_of(row.best) != usual ? mix : row.best.row);
     return view;
   }
 
-  /// By k/m, where it is one.
-  static void multiply(Completeness& sum, double factor) {
+  /// By k/m; false where it is none.
+  static bool multiply(Completeness& sum, double factor) {
     for (int divisor = 1; divisor <= 64; ++divisor) {
       const double times = factor * divisor;
       if (times < 0.5 || std::abs(times - std::round(times)) > 1e-9 || times > 255) continue;
       sum.multiply(std::int32_t(std::lround(times)), divisor);
-      return;
+      return true;
     }
+    return false;
   }
 
   std::span<const RankRows> given_;

@@ -113,7 +113,7 @@ struct InferredRow {
 /// One rank's tensor explained.
 struct InferredRank {
   std::optional<RankCoordinates> at;
-  TokenView view;  // an unknown row stands in it as MIX
+  TokenView view;  // of what most token rows are; the others, and unknown ones, stand as MIX
   std::vector<InferredRow> rows;
 };
 

@@ -233,10 +233,11 @@ void SumSearch::explain_rows(RowsOfRanks& rows) const {
       const bool is_lone = i < std::ssize(group->sums) &&
                            group->sums[std::size_t(i)] == SumGroup::Sum::lone && !sums_decide;
       // A token by itself, among rows of so few columns that their sum is another by accident.
-      const bool is_token = row.best.reading == RowReading::token && i < std::ssize(group->sums) &&
-                            group->sums[std::size_t(i)] == SumGroup::Sum::token &&
-                            row.confidence >= summand.confidence;
-      if (!is_lone && !is_zero_rank && !is_token) {
+      const bool is_by_itself = row.best.reading == RowReading::token &&
+                                i < std::ssize(group->sums) &&
+                                group->sums[std::size_t(i)] == SumGroup::Sum::token &&
+                                row.confidence >= summand.confidence;
+      if (!is_lone && !is_zero_rank && !is_by_itself) {
         row = std::move(summand);
         continue;
       }
