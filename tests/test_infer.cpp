@@ -145,6 +145,17 @@ BOOST_AUTO_TEST_CASE(one_token_and_zeros_are_a_shard_or_summands) {
   BOOST_TEST(contradiction(tap, 1, claim("0", false)).has_value());
 }
 
+BOOST_AUTO_TEST_CASE(ranks_without_names_may_sum_with_any_rank_of_zeros) {
+  // tp=2 dp=2, a token each: both ranks of zeros fit both tokens.
+  Dump dump{{some_rows(1, width, 1), some_rows(1, width, 2)}};
+  dump.ranks = {dump.trusted[0], Values::Zero(1, width), dump.trusted[1], Values::Zero(1, width)};
+  const InferredTap tap = dump.infer();
+  BOOST_TEST(views_of(tap) == (Views{"0", "PAD", "d1:0", "PAD"}));
+  BOOST_TEST(num_ambiguous(tap) == 4);
+  BOOST_TEST(in_words(tap, 1, 0).find("summand of token 0,") != std::string::npos);
+  BOOST_TEST(in_words(tap, 1, 0).find("summand of token 0 of dp=1,") != std::string::npos);
+}
+
 // Sums -------------------------------------------------------------------------------------------
 
 BOOST_DATA_TEST_CASE(summands_find_their_partners, data::make({2, 3, 4, 8, 16}), p) {
@@ -395,6 +406,14 @@ BOOST_AUTO_TEST_CASE(a_broken_row_in_a_token_s_place_is_unknown_and_no_pad) {
   const InferredTap tap = dump.infer();
   BOOST_TEST(in_words(tap, 0, 3) == "unknown, not finite");
   BOOST_TEST(to_string(tap.ranks[0].view) == "0-2,MIX");
+}
+
+BOOST_AUTO_TEST_CASE(a_strange_row_between_tokens_is_no_pad) {
+  Dump dump{{some_rows(4, width, 1)}};
+  Values held(5, width);
+  held << dump.trusted[0].topRows(2), some_rows(1, width, 2), dump.trusted[0].bottomRows(2);
+  dump.ranks = {held};
+  BOOST_TEST(views_of(dump.infer()) == (Views{"0-1,MIX,2-3"}));
 }
 
 // Ambiguity --------------------------------------------------------------------------------------

@@ -143,7 +143,6 @@ InferredRow TokenSums::explain(const SketchedRow& row) const {
     const double weight = std::abs(factors[k]) * columns.col(k).cwiseAbs().maxCoeff();
     if (weight <= 10 * allowed) continue;
     const double usual = usual_factor(factors[k]);
-    if (std::abs(usual - factors[k]) > 10 * tolerance_ * std::abs(usual)) return found;
     rest -= usual * columns.col(k);
     sum.pieces.push_back({pool_.run_of(tokens[std::size_t(k)]), {}, {}, usual});
   }
