@@ -396,6 +396,9 @@ BOOST_AUTO_TEST_CASE(what_is_left_when_every_token_is_there_is_a_pad) {
     BOOST_TEST((tap.ranks[0].rows[i].best.row.content == PadContent::other));
   }
   BOOST_TEST(in_words(tap, 0, 5) == "PAD with other content, for no token is left, not finite");
+  // Counting is no proof: it contradicts nobody.
+  BOOST_TEST(!contradiction(tap, 0, {parse_rows("0-3,MIX*3"), {}, {}}));
+  BOOST_TEST(contradiction(tap, 0, {parse_rows("0-2,MIX*4"), {}, {}}).has_value());
 }
 
 BOOST_AUTO_TEST_CASE(a_broken_row_in_a_token_s_place_is_unknown_and_no_pad) {
