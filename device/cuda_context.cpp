@@ -35,7 +35,7 @@ std::shared_ptr<CudaContext> CudaContext::create(int device) {
   const DeviceInfo& info = found[std::size_t(device)];
 
   std::shared_ptr<CudaContext> context(new CudaContext);
-  context->keeps_blocks_ = std::getenv("TOKENVIEW_PLAIN_MEMORY") == nullptr;
+  context->for_initcheck_ = std::getenv("TOKENVIEW_PLAIN_MEMORY") != nullptr;
   context->device_ = device;
   context->name_ = text("GPU ", device, " (", info.name, ")");
   return in_scope(context->name_, [&] {
@@ -86,7 +86,7 @@ CudaContext::~CudaContext() {
 std::shared_ptr<void> CudaContext::allocate_bytes(std::int64_t bytes) {
   if (bytes == 0) return nullptr;
   if (is_capturing()) return recording_->memory->piece(bytes);
-  if (!keeps_blocks_) return allocate_on(stream(), bytes);
+  if (for_initcheck_) return allocate_on(stream(), bytes);
   const std::int64_t size = block_size(bytes);
   std::vector<void*>& kept = kept_blocks_[size];
   if (kept.empty()) return allocate_on(stream(), size);
@@ -101,8 +101,8 @@ std::shared_ptr<void> CudaContext::allocate_on(cudaStream_t stream, std::int64_t
     return cudaMallocFromPoolAsync(&data, std::size_t(bytes), pool_, stream);
   };
   cudaError_t status = ask();
-  if (status == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // not sticky
+  if (status == cudaErrorMemoryAllocation && !is_capturing()) {  // which must not wait
+    cudaGetLastError();                                          // not sticky
     free_kept_blocks();
     check(cudaStreamSynchronize(stream_), "waiting for the GPU");
     status = ask();
@@ -126,10 +126,10 @@ std::shared_ptr<void> CudaContext::owned(void* data, std::int64_t bytes) {
 void CudaContext::release(void* memory, std::int64_t bytes) {
   if (is_capturing())
     released_.emplace_back(memory, bytes);  // freeing it is no part of the step
-  else if (keeps_blocks_)
-    kept_blocks_[bytes].push_back(memory);
-  else
+  else if (for_initcheck_)
     cudaFreeAsync(memory, stream_);  // fails only after a device-side assert
+  else
+    kept_blocks_[bytes].push_back(memory);
 }
 
 void CudaContext::free_kept_blocks() {
@@ -156,6 +156,13 @@ void CudaContext::require_no_capture(const char* what) const {
     throw DeviceError(text("a step that is captured as a CUDA graph needs ", what));
 }
 
+void CudaContext::require_captured(const Batch& batch) const {
+  if (is_capturing() && &batch != recording_->batch && batch != *recording_->batch)
+    throw DeviceError(
+        "a pass over another batch than the one that is captured: no replay could tell "
+        "what becomes of it");
+}
+
 void CudaContext::require_fits(std::size_t bytes, std::size_t capacity) {
   if (bytes > capacity)
     throw DeviceError(
@@ -176,13 +183,17 @@ cudaGraph_t CudaContext::capture(StepRecording& recording, const Batch& batch,
                                  const std::function<void()>& body) {
   require_no_capture("another capture");
   check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
+  NotesBefore notes;
   recording_ = &recording;
   recording.batch = &batch;
+  notes_before_ = &notes;
   cudaGraph_t graph = nullptr;
   const auto end = [&] {
     recording_ = nullptr;
     recording.batch = nullptr;
+    notes_before_ = nullptr;
     const cudaError_t status = cudaStreamEndCapture(stream_, &graph);
+    notes.restore();
     for (const auto& [memory, bytes] : released_) release(memory, bytes);
     released_.clear();
     return status;
@@ -199,6 +210,21 @@ cudaGraph_t CudaContext::capture(StepRecording& recording, const Batch& batch,
   return graph;
 }
 
+void CudaContext::replay(StepRecording& recording, cudaGraphExec_t graph, const Batch& batch) {
+  require_no_capture("a replay of another");
+  NotesBefore notes;
+  notes_before_ = &notes;
+  try {
+    recording.inputs.update(batch, stream());
+    check(cudaGraphLaunch(graph, stream_), "cudaGraphLaunch");
+  } catch (...) {
+    notes_before_ = nullptr;
+    notes.restore();
+    throw;
+  }
+  notes_before_ = nullptr;
+}
+
 /// cuBLAS is column-major: it sees w as [in, out], x as [in, rows], y as [out, rows].
 template <class T>
 void CudaContext::gemm(T* y, const T* x, const T* w, std::int64_t rows, std::int64_t out,
@@ -211,6 +237,8 @@ void CudaContext::gemm(T* y, const T* x, const T* w, std::int64_t rows, std::int
   constexpr cudaDataType type = is_float ? CUDA_R_32F : CUDA_R_16BF;
   const float one = 1, zero = 0;
   stream();  // cuBLAS works on the current GPU
+  // It stores with the copy engine.
+  if (for_initcheck_) set_zero(y, rows * out * std::int64_t(sizeof(T)));
   check(Cublas::library().gemm_ex(
             blas_, CUBLAS_OP_T, CUBLAS_OP_N, int(out), int(rows), int(in), &one, w, type, int(in),
             x, type, int(in), &zero, y, type, int(out),

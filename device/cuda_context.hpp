@@ -83,9 +83,12 @@ class CudaContext : public std::enable_shared_from_this<CudaContext> {
 
   /// f(batch), a vector, on the GPU: what a step has from its batch. While a step is captured, `f`
   /// is kept and evaluated again for the batch of each replay. It may then give fewer values (the
-  /// others are zero), or more, up to `capacity`. What it notes elsewhere, it may note twice.
+  /// others are zero), or more, up to `capacity`. What it changes elsewhere it gives to keep()
+  /// before. Throws DeviceError where the step of another batch is captured, whose replays could
+  /// not tell what becomes of this one.
   template <class F>
   auto step_input(const Batch& batch, F f, std::int64_t capacity = 0) {
+    require_captured(batch);
     const auto values = f(batch);
     using V = typename std::remove_const_t<decltype(values)>::value_type;
     if (recording_ == nullptr) return upload(values);
@@ -110,6 +113,13 @@ class CudaContext : public std::enable_shared_from_this<CudaContext> {
     return step_input(*recording_->batch, f);
   }
 
+  /// Notes of the host that a step's input is about to change: they are what they were before again
+  /// after a capture, which queues no work, and after a replay that fails.
+  template <class X>
+  void keep(X& notes) {
+    if (notes_before_ != nullptr) notes_before_->keep(notes);
+  }
+
   /// A copy of host values that is made once and lives as long as the context.
   template <class T>
   const T* constant(const std::vector<T>& values) {
@@ -132,6 +142,7 @@ class CudaContext : public std::enable_shared_from_this<CudaContext> {
   }
 
   void copy(void* to, const void* from, std::int64_t bytes) const {
+    if (for_initcheck_ && is_capturing()) set_zero(to, bytes);
     if (bytes > 0)
       check(cudaMemcpyAsync(to, from, std::size_t(bytes), cudaMemcpyDeviceToDevice, stream()),
             "copy on the GPU");
@@ -153,6 +164,8 @@ class CudaContext : public std::enable_shared_from_this<CudaContext> {
   /// recording's; memory from before that it lets go is freed afterwards.
   cudaGraph_t capture(StepRecording& recording, const Batch& batch,
                       const std::function<void()>& body);
+  /// Queues `graph` with the inputs for `batch`, or changes nothing.
+  void replay(StepRecording& recording, cudaGraphExec_t graph, const Batch& batch);
 
  private:
   CudaContext() = default;
@@ -163,6 +176,7 @@ class CudaContext : public std::enable_shared_from_this<CudaContext> {
   void free_kept_blocks();
   const void* constant_bytes(const std::string& bytes);
   void require_no_capture(const char* what) const;
+  void require_captured(const Batch& batch) const;
   static void require_fits(std::size_t bytes, std::size_t capacity);
 
   std::string name_;  // "GPU 0 (NVIDIA H200)"
@@ -173,8 +187,11 @@ class CudaContext : public std::enable_shared_from_this<CudaContext> {
   std::unique_ptr<StagingRing> staging_;
   std::map<std::string, void*> constants_;                // by their bytes
   StepRecording* recording_ = nullptr;                    // the step that is captured
-  std::vector<std::pair<void*, std::int64_t>> released_;  // meanwhile
-  bool keeps_blocks_ = true;
+  NotesBefore* notes_before_ = nullptr;                   // and where one is replayed
+  std::vector<std::pair<void*, std::int64_t>> released_;  // while one is captured
+  // TOKENVIEW_PLAIN_MEMORY: no block is kept for later, and what compute-sanitizer's initcheck does
+  // not see written (by the copy engine, or by a copy in a graph) is set to zero before.
+  bool for_initcheck_ = false;
   std::unordered_map<std::int64_t, std::vector<void*>> kept_blocks_;  // by their bytes
   cublasHandle_t blas_ = nullptr;
   AssertRecord *record_ = nullptr, *record_on_device_ = nullptr;  // one, in pinned host memory

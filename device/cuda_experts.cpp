@@ -4,7 +4,7 @@
 #include "device/cuda_context.hpp"
 #include "device/cuda_ops.hpp"
 #include "device/grouped_gemm.hpp"
-#include "device/kernels.hpp"
+#include "device/sorted_pairs.hpp"
 #include "reference/program/require_shape.hpp"
 
 namespace tokenview {
@@ -34,22 +34,8 @@ DeviceMatrix<T> CudaOps<T>::experts(const Tensor& x, const Routing& routing, con
   if (pairs > std::numeric_limits<std::int32_t>::max())
     throw ShapeError(text("experts: ", pairs, " pairs of token and expert, over 2^31"));
 
-  const auto pair_at = gpu_->allocate<std::int32_t>(pairs);
-  const auto position_of = gpu_->allocate<std::int32_t>(pairs);
-  const auto offsets = gpu_->allocate<std::int32_t>(count + 1);
-  const auto tiles = gpu_->allocate<std::int32_t>(count + 1);
-  const kernels::ExpertOrder order{pair_at.get(),
-                                   position_of.get(),
-                                   offsets.get(),
-                                   tiles.get(),
-                                   count,
-                                   pairs,
-                                   kernels::max_expert_tiles(pairs, count)};
-  const std::int64_t bytes = kernels::sort_by_expert_bytes(pairs, count);
-  const auto scratch = gpu_->allocate<char>(bytes);
-  kernels::sort_by_expert(order, routing.ids.data(), first_expert, scratch.get(), bytes,
-                          gpu_->stream());
-
+  const SortedPairs sorted(*gpu_, routing.ids.data(), pairs, first_expert, count);
+  const kernels::ExpertOrder& order = sorted.order();
   const Tensor inner = matrix(pairs, width), rows = matrix(pairs, hidden);
   const Tensor out = matrix(x.rows(), hidden);
   const T *const w1 = gate_up.values.data(), *const w2 = down.values.data();

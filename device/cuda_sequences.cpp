@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operations over the rows of a sequence and its past: attention, convolution, delta rule. What
 // they know of a batch reaches the GPU as step inputs, functions of the batch that also note in the
-// caches what its rows make of them; those change nothing when they are called again.
+// caches what its rows make of them.
 #include <algorithm>
 
 #include "device/cuda_context.hpp"
@@ -95,8 +95,10 @@ std::int64_t blocks_needed(const KvCache& cache, const std::vector<Sequence>& se
 /// Notes the rows of the batch in the cache, with blocks for them, and gives its sequences with
 /// their places in block_tables().
 template <class KvCache>
-std::vector<Sequence> appended(KvCache& cache, const Batch& batch) {
+std::vector<Sequence> appended(CudaContext& gpu, KvCache& cache, const Batch& batch) {
   std::vector<Sequence> sequences = sequences_of(batch);
+  gpu.keep(cache.slots);
+  gpu.keep(cache.used_blocks);
   const auto num_slots = std::size_t(slots_needed(sequences, "attention"));
   if (cache.slots.size() < num_slots) cache.slots.resize(num_slots);
   std::int64_t first_block = 0;
@@ -181,10 +183,10 @@ DeviceMatrix<T> CudaOps<T>::attention(const Tensor& q, const Tensor& k, const Te
 
   reserve(cache, blocks_needed(cache, sequences_of(batch)));
   const Tensor keys = cache.keys, values = cache.values;
-  const auto sequences = gpu_->step_input(batch, [&cache, keys](const Batch& step) {
+  const auto sequences = gpu_->step_input(batch, [&gpu = *gpu_, &cache, keys](const Batch& step) {
     require_room(cache.keys, keys, blocks_needed(cache, sequences_of(step)) * cache_block,
                  "attention");
-    return appended(cache, step);
+    return appended(gpu, cache, step);
   });
   const auto tables = gpu_->step_input(
       batch, [&cache](const Batch& step) { return block_tables(cache, step); },
@@ -212,22 +214,25 @@ DeviceMatrix<T> CudaOps<T>::causal_conv(const Tensor& x, const Weight& w, GdnSta
   grow(*gpu_, state.conv, slots_needed(sequences_of(batch), "gated_delta_net"), state.conv_size());
   const Tensor pool = state.conv;
   const Tensor kept = batch.keep_states ? matrix(x.rows(), state.conv_size()) : Tensor();
-  const auto sequences = gpu_->step_input(batch, [&state, pool, kept](const Batch& step) {
-    const std::vector<Sequence> all = sequences_of(step);
-    const std::int64_t num_slots = slots_needed(all, "gated_delta_net");
-    require_room(state.conv, pool, num_slots, "gated_delta_net");
-    if (std::int64_t(state.slots.size()) < num_slots) state.slots.resize(std::size_t(num_slots));
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      if (all[i].rows == 0) continue;
-      auto& slot = state.slots[std::size_t(all[i].slot)];
-      require_written(all[i].computed == 0 || slot.has_conv, step, i);
-      slot.has_conv = true;
-      slot.conv_after_row =
-          step.keep_states ? kept.middle_rows(all[i].first, all[i].rows) : Tensor();
-      slot.recurrent_after_row = {};
-    }
-    return all;
-  });
+  const auto sequences =
+      gpu_->step_input(batch, [&gpu = *gpu_, &state, pool, kept](const Batch& step) {
+        const std::vector<Sequence> all = sequences_of(step);
+        const std::int64_t num_slots = slots_needed(all, "gated_delta_net");
+        gpu.keep(state.slots);
+        require_room(state.conv, pool, num_slots, "gated_delta_net");
+        if (std::int64_t(state.slots.size()) < num_slots)
+          state.slots.resize(std::size_t(num_slots));
+        for (std::size_t i = 0; i < all.size(); ++i) {
+          if (all[i].rows == 0) continue;
+          auto& slot = state.slots[std::size_t(all[i].slot)];
+          require_written(all[i].computed == 0 || slot.has_conv, step, i);
+          slot.has_conv = true;
+          slot.conv_after_row =
+              step.keep_states ? kept.middle_rows(all[i].first, all[i].rows) : Tensor();
+          slot.recurrent_after_row = {};
+        }
+        return all;
+      });
   const auto sequence_of_row = gpu_->step_input(batch, sequence_of_rows);
   const Tensor out = matrix(x.rows(), channels);
   kernels::causal_conv<T>(out, x, w.values.data(), kernel, pool.data(), sequences.get(),
@@ -279,9 +284,10 @@ DeviceMatrix<T> CudaOps<T>::gated_delta_rule(const Tensor& qkv, const DeviceMatr
     });
     return all;
   };
-  const auto note = [&state, pool, kept](const Batch& step) {
+  const auto note = [&gpu = *gpu_, &state, pool, kept](const Batch& step) {
     const std::vector<Sequence> all = sequences_of(step);
     const std::int64_t num_slots = slots_needed(all, "gated_delta_net");
+    gpu.keep(state.slots);
     require_room(state.recurrent, pool, num_slots, "gated_delta_net");
     if (std::int64_t(state.slots.size()) < num_slots) state.slots.resize(std::size_t(num_slots));
     for (std::size_t i = 0; i < all.size(); ++i) {

@@ -148,12 +148,12 @@ void skip_pads(Out<float> weights, std::int64_t* ids, const std::uint8_t* mask, 
 // experts.cu
 /// The (token, choice) pairs of a routing, sorted by expert; see experts.cu.
 struct ExpertOrder {
-  const std::int32_t* pair_at;      // [T * k] pair t * k + j at each position
-  const std::int32_t* position_of;  // [T * k] -1: another rank's expert
-  const std::int32_t* offsets;      // [count + 1] first position of each expert
-  const std::int32_t* tiles;        // [count + 1] first tile of each expert
-  std::int64_t count;               // experts
-  std::int64_t num_pairs, max_tiles;
+  const std::int32_t* pair_at = {};      // [T * k] pair t * k + j at each position
+  const std::int32_t* position_of = {};  // [T * k] -1: another rank's expert
+  const std::int32_t* offsets = {};      // [count + 1] first position of each expert
+  const std::int32_t* tiles = {};        // [count + 1] first tile of each expert
+  std::int64_t count = 0;                // experts
+  std::int64_t num_pairs = 0, max_tiles = 0;
 };
 /// Bytes of scratch memory for sort_by_expert().
 std::int64_t sort_by_expert_bytes(std::int64_t num_pairs, std::int64_t count);

@@ -81,14 +81,15 @@ StepGraph<T>::StepGraph(const Ops& ops, const Batch& batch, const Program& progr
 
 template <class T>
 StepGraph<T>::~StepGraph() {
-  if (graph_ != nullptr) cudaGraphExecDestroy(graph_);
+  if (graph_ == nullptr) return;
+  cudaStreamSynchronize(gpu_->stream());  // the last replay still reads its inputs from the host
+  cudaGraphExecDestroy(graph_);
 }
 
 template <class T>
 const typename StepGraph<T>::Tensor& StepGraph<T>::replay(const Batch& batch) {
   require_shape_of(captured_, batch);
-  recording_->inputs.update(batch, gpu_->stream());
-  check(cudaGraphLaunch(graph_, gpu_->stream()), "cudaGraphLaunch");
+  gpu_->replay(*recording_, graph_, batch);
   return result_;
 }
 

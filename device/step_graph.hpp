@@ -38,16 +38,19 @@ class StepGraph {
 
   /// Captures `program` on `batch`, which has the most sequences and the most rows a sequence of
   /// all that are replayed, and nothing but ids and positions of its rows as input. Nothing is
-  /// computed. Throws DeviceError for a program that reads results on the host or uploads what is
-  /// no function of the batch, and where a pool would have to grow.
+  /// computed, and the caches know of no more rows than before. Throws DeviceError for a program
+  /// that reads results on the host or needs what is no function of the batch, and where a pool
+  /// would have to grow.
   StepGraph(const Ops& ops, const Batch& batch, const Program& program);
+  /// Waits for the last replay.
   ~StepGraph();
   StepGraph(const StepGraph&) = delete;
   StepGraph& operator=(const StepGraph&) = delete;
 
   /// Queues the step for `batch`; the host waits for the inputs of the replay before, no longer.
   /// Gives the result, in memory that the next replay writes. Throws DeviceError for a batch of
-  /// another shape, and what the program's operations throw for an unfit one.
+  /// another shape, and what the program's operations throw for an unfit one; the caches are then
+  /// as they were.
   const Tensor& replay(const Batch& batch);
 
   /// In the order of the program, values of the last replay.

@@ -27,11 +27,15 @@ std::shared_ptr<void> StepMemory::piece(std::int64_t bytes) {
           [memory = shared_from_this(), size](void* piece) { memory->free_.emplace(size, piece); }};
 }
 
+std::shared_ptr<void> StepMemory::own_piece(std::int64_t bytes) {
+  return all_.emplace_back(allocate_(aligned(bytes)));
+}
+
 std::shared_ptr<void> GraphInputs::add(Write write, std::int64_t bytes, StepMemory& memory) {
   const std::int64_t size = aligned(bytes);
   if (packs_.empty() || packs_.back().used + size > packs_.back().capacity) {
     const std::int64_t capacity = std::max(size, pack_bytes);
-    packs_.push_back({memory.piece(capacity), pinned_memory(capacity), 0, capacity});
+    packs_.push_back({memory.own_piece(capacity), pinned_memory(capacity), 0, capacity});
   }
   Pack& pack = packs_.back();
   inputs_.push_back({std::move(write), {pack.host.get() + pack.used, std::size_t(bytes)}});

@@ -25,6 +25,9 @@ class StepMemory : public std::enable_shared_from_this<StepMemory> {
 
   std::shared_ptr<void> piece(std::int64_t bytes);
 
+  /// A piece that no other work of the step uses, before or after.
+  std::shared_ptr<void> own_piece(std::int64_t bytes);
+
  private:
   std::function<std::shared_ptr<void>(std::int64_t)> allocate_;
   std::vector<std::shared_ptr<void>> all_;
@@ -60,6 +63,22 @@ class GraphInputs {
   std::vector<Pack> packs_;
   std::vector<Input> inputs_;
   StreamEvent copied_;
+};
+
+/// What the host knew of the GPU's memory (the slots of a cache, say) before the inputs of a step
+/// changed it.
+class NotesBefore {
+ public:
+  template <class X>
+  void keep(X& notes) {
+    restore_.push_back([&notes, before = notes] { notes = before; });
+  }
+  void restore() {
+    for (; !restore_.empty(); restore_.pop_back()) restore_.back()();
+  }
+
+ private:
+  std::vector<std::function<void()>> restore_;
 };
 
 /// A step while it is captured, and what its graph keeps afterwards.

@@ -354,12 +354,22 @@ __device__ void store(const GroupedGemm& gemm, const ExpertTile& tile, const Sum
   }
 }
 
+/// The tile that begins with a stage: read by the lane that hands the stage back, so that it has
+/// read it by then.
+__device__ ExpertTile tile_of(const Shared& shared, int stage) {
+  ExpertTile tile{};
+  if (threadIdx.x % lanes == 0) tile = shared.tile[stage];
+  for (int* part : {&tile.expert, &tile.first, &tile.rows, &tile.part})
+    *part = __shfl_sync(0xffffffff, *part, 0);
+  return tile;
+}
+
 template <bool gated>
 __device__ void consume(Shared& shared, const GroupedGemm& gemm, int steps) {
   const int group = int(threadIdx.x) / group_threads - 1;
   for (Ring ring;;) {
     wait(&shared.full[ring.stage], ring.parity);
-    const ExpertTile tile = shared.tile[ring.stage];
+    const ExpertTile tile = tile_of(shared, ring.stage);
     if (tile.rows == 0) return;
     Sums sums = {};
     const int last = multiply_rows(sums, shared, ring, gemm.k > 0, tile.rows, steps);

@@ -40,9 +40,6 @@ struct Failures : CheckListener {
   void case_done(const std::string&, const CheckTotals&) override {}
 };
 
-/// Two at the most under compute-sanitizer.
-auto some(std::vector<std::string> names) { return data::make(first_if_few(2, std::move(names))); }
-
 std::string golden(const std::string& name) {
   return text(TOKENVIEW_SOURCE_DIR "/data/golden/", name, ".h5");
 }
@@ -52,9 +49,9 @@ std::string golden(const std::string& name) {
 BOOST_TEST_GLOBAL_FIXTURE(RequireGpu);
 
 BOOST_DATA_TEST_CASE(a_golden_file_is_reproduced_on_the_gpu,
-                     some({"qwen3_next_mixed", "qwen3_next_bf16", "qwen3_next_tiny",
-                           "qwen3_next_tp8", "qwen3_5_moe_tiny", "qwen3_5_moe_tp3",
-                           "qwen3_5_moe_bf16"}),
+                     some<std::string>(2, {"qwen3_next_mixed", "qwen3_next_bf16", "qwen3_next_tiny",
+                                           "qwen3_next_tp8", "qwen3_5_moe_tiny", "qwen3_5_moe_tp3",
+                                           "qwen3_5_moe_bf16"}),
                      name) {
   CheckOptions options;
   options.device = Device::cuda;
@@ -74,7 +71,9 @@ BOOST_AUTO_TEST_CASE(arithmetic_that_the_gpu_lacks_is_refused) {
 }
 
 BOOST_DATA_TEST_CASE(a_float32_file_is_reproduced_with_the_delta_rule_in_chunks,
-                     some({"qwen3_next_tiny", "qwen3_next_mixed", "qwen3_5_moe_tiny"}), name) {
+                     some<std::string>(2,
+                                       {"qwen3_next_tiny", "qwen3_next_mixed", "qwen3_5_moe_tiny"}),
+                     name) {
   CheckOptions options;
   options.device = Device::cuda;
   options.gdn_form = GdnForm::chunked;
@@ -86,7 +85,7 @@ BOOST_DATA_TEST_CASE(a_float32_file_is_reproduced_with_the_delta_rule_in_chunks,
 
 /// Two chunks, several sequences, decode and drafts, recorded by the reference.
 BOOST_DATA_TEST_CASE(a_file_with_the_roundings_of_vllm_is_reproduced_on_the_gpu,
-                     some({"qwen3-next", "qwen3.5-moe"}), family) {
+                     some<std::string>(2, {"qwen3-next", "qwen3.5-moe"}), family) {
   const TemporaryFolder folder;
   const ModelConfig config = *preset(family);
   const SeededWeights weights(config, 5, DType::bfloat16);

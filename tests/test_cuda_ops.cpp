@@ -176,11 +176,6 @@ void on_both(const std::string& arithmetic, Body body) {
   }
 }
 
-/// A data set; see first_if_few().
-template <class T = std::int64_t>
-auto some(std::size_t few, std::vector<T> values) {
-  return data::make(first_if_few(few, std::move(values)));
-}
 using Names = std::vector<std::string>;
 
 const auto arithmetics = some(2, Names{"float32", "hf", "vllm"});

@@ -9,6 +9,7 @@
 #include "device/cuda_context.hpp"
 #include "device/device_info.hpp"
 #include "device/grouped_gemm.hpp"
+#include "device/sorted_pairs.hpp"
 #include "tests/boost_test.hpp"
 #include "tests/skip.hpp"
 
@@ -79,26 +80,13 @@ Run run(const Case& c, bool exact, unsigned seed = 1) {
   std::mt19937 random(seed);
   const auto ids = shuffled_ids(c, random);
   const auto count = std::int64_t(c.rows.size()), pairs = std::int64_t(ids.size());
-  const auto pair_at = gpu->allocate<std::int32_t>(pairs);
-  const auto position_of = gpu->allocate<std::int32_t>(pairs);
-  const auto offsets = gpu->allocate<std::int32_t>(count + 1);
-  const auto tiles = gpu->allocate<std::int32_t>(count + 1);
-  const kernels::ExpertOrder order{pair_at.get(),
-                                   position_of.get(),
-                                   offsets.get(),
-                                   tiles.get(),
-                                   count,
-                                   pairs,
-                                   kernels::max_expert_tiles(pairs, count)};
-  const std::int64_t bytes = kernels::sort_by_expert_bytes(pairs, count);
-  const auto scratch = gpu->allocate<char>(bytes);
   const auto device_ids = gpu->upload(ids);
-  kernels::sort_by_expert(order, device_ids.get(), first_expert, scratch.get(), bytes,
-                          gpu->stream());
+  const SortedPairs sorted(*gpu, device_ids.get(), pairs, first_expert, count);
+  const kernels::ExpertOrder& order = sorted.order();
   Run result;
   result.pairs = pairs;
-  result.pair_at = gpu->download(pair_at.get(), pairs);
-  result.offsets = gpu->download(offsets.get(), count + 1);
+  result.pair_at = gpu->download(order.pair_at, pairs);
+  result.offsets = gpu->download(order.offsets, count + 1);
 
   const std::int64_t in_rows = c.by_token ? pairs / c.k : pairs;
   const std::int64_t w_rows = count * c.outputs * (c.gated ? 2 : 1);
@@ -264,8 +252,7 @@ BOOST_AUTO_TEST_CASE(the_bits_of_a_row_do_not_depend_on_the_rows_beside_it) {
 }
 
 BOOST_AUTO_TEST_CASE(no_pair_is_a_call_without_effect) {
-  kernels::grouped_gemm({nullptr, 0, 256}, {nullptr, 0, 64}, nullptr,
-                        {nullptr, nullptr, nullptr, nullptr, 4, 0, 0}, 2, nullptr, Rounding::hf,
-                        gpu->stream());
+  kernels::grouped_gemm({nullptr, 0, 256}, {nullptr, 0, 64}, nullptr, {.count = 4}, 2, nullptr,
+                        Rounding::hf, gpu->stream());
   BOOST_TEST(cudaDeviceSynchronize() == cudaSuccess);
 }

@@ -145,6 +145,17 @@ BOOST_AUTO_TEST_CASE(one_token_and_zeros_are_a_shard_or_summands) {
   BOOST_TEST(contradiction(tap, 1, claim("0", false)).has_value());
 }
 
+BOOST_AUTO_TEST_CASE(ranks_without_names_may_sum_with_any_rank_of_zeros) {
+  // tp=2 dp=2, a token each: both ranks of zeros fit both tokens.
+  Dump dump{{some_rows(1, width, 1), some_rows(1, width, 2)}};
+  dump.ranks = {dump.trusted[0], Values::Zero(1, width), dump.trusted[1], Values::Zero(1, width)};
+  const InferredTap tap = dump.infer();
+  BOOST_TEST(views_of(tap) == (Views{"0", "PAD", "d1:0", "PAD"}));
+  BOOST_TEST(num_ambiguous(tap) == 4);
+  BOOST_TEST(in_words(tap, 1, 0).find("summand of token 0,") != std::string::npos);
+  BOOST_TEST(in_words(tap, 1, 0).find("summand of token 0 of dp=1,") != std::string::npos);
+}
+
 // Sums -------------------------------------------------------------------------------------------
 
 BOOST_DATA_TEST_CASE(summands_find_their_partners, data::make({2, 3, 4, 8, 16}), p) {
@@ -224,6 +235,16 @@ BOOST_DATA_TEST_CASE(multiples_are_named,
   const InferredTap tap = dump.infer();
   BOOST_TEST(views_of(tap) == (Views(2, sample.view)));
   BOOST_TEST(is_sure(tap));
+}
+
+BOOST_AUTO_TEST_CASE(a_view_says_what_most_rows_are_and_mix_of_the_others) {
+  Dump dump{{some_rows(5, width)}};
+  dump.ranks = {dump.trusted[0] * 2, dump.trusted[0] * 0.7312f};
+  dump.ranks[0].row(3) *= 0.5f;
+  const InferredTap tap = dump.infer();
+  BOOST_TEST(views_of(tap) == (Views{"0-2,MIX,4 x2", "MIX*5"}));
+  BOOST_TEST(in_words(tap, 0, 3) == "token 3");
+  BOOST_TEST(in_words(tap, 1, 3) == "0.7312 x token 3");
 }
 
 BOOST_AUTO_TEST_CASE(halves_of_the_value_on_both_ranks_are_halves_rather_than_summands) {
@@ -375,6 +396,9 @@ BOOST_AUTO_TEST_CASE(what_is_left_when_every_token_is_there_is_a_pad) {
     BOOST_TEST((tap.ranks[0].rows[i].best.row.content == PadContent::other));
   }
   BOOST_TEST(in_words(tap, 0, 5) == "PAD with other content, for no token is left, not finite");
+  // Counting is no proof: it contradicts nobody.
+  BOOST_TEST(!contradiction(tap, 0, {parse_rows("0-3,MIX*3"), {}, {}}));
+  BOOST_TEST(contradiction(tap, 0, {parse_rows("0-2,MIX*4"), {}, {}}).has_value());
 }
 
 BOOST_AUTO_TEST_CASE(a_broken_row_in_a_token_s_place_is_unknown_and_no_pad) {
@@ -385,6 +409,14 @@ BOOST_AUTO_TEST_CASE(a_broken_row_in_a_token_s_place_is_unknown_and_no_pad) {
   const InferredTap tap = dump.infer();
   BOOST_TEST(in_words(tap, 0, 3) == "unknown, not finite");
   BOOST_TEST(to_string(tap.ranks[0].view) == "0-2,MIX");
+}
+
+BOOST_AUTO_TEST_CASE(a_strange_row_between_tokens_is_no_pad) {
+  Dump dump{{some_rows(4, width, 1)}};
+  Values held(5, width);
+  held << dump.trusted[0].topRows(2), some_rows(1, width, 2), dump.trusted[0].bottomRows(2);
+  dump.ranks = {held};
+  BOOST_TEST(views_of(dump.infer()) == (Views{"0-1,MIX,2-3"}));
 }
 
 // Ambiguity --------------------------------------------------------------------------------------
@@ -460,6 +492,16 @@ BOOST_AUTO_TEST_CASE(float_noise_and_a_row_of_massive_activations_do_no_harm) {
   const InferredTap tap = dump.infer();
   BOOST_TEST(views_of(tap) == (Views{"0-4", "5-9", "10-14", "15-19"}));
   BOOST_TEST(is_sure(tap));
+}
+
+BOOST_AUTO_TEST_CASE(a_tiny_row_is_measured_against_the_usual_ones) {
+  Dump dump{{some_rows(20, width)}};
+  dump.trusted[0].row(7) *= 1e-5f;
+  dump.ranks = {dump.trusted[0]};
+  dump.ranks[0].row(7) += 3e-7f * some_rows(1, width, 9);  // 3 % of the row, 3e-7 of the tensor
+  BOOST_TEST(views_of(dump.infer()) == (Views{"0-19"}));
+  dump.ranks[0].row(7) += 1e-4f * some_rows(1, width, 9);
+  BOOST_TEST(in_words(dump.infer(), 0, 7) == "unknown");
 }
 
 BOOST_AUTO_TEST_CASE(bfloat16_is_read_with_its_tolerance) {
@@ -539,6 +581,15 @@ BOOST_AUTO_TEST_CASE(spans_that_are_no_tensor_are_refused) {
   });
   const std::vector<TrustedRows> uneven = {{0, 0, values, 3, 4}, {1, 0, values, 4, 3}};
   BOOST_CHECK_THROW(infer_placement({}, uneven), UsageError);
+}
+
+BOOST_AUTO_TEST_CASE(a_dp_rank_without_tokens_and_a_rank_without_rows_do_no_harm) {
+  Dump dump{{some_rows(3, width), Values(0, 0)}};
+  dump.ranks = {dump.trusted[0], Values(0, width), Values(0, 0), Values(4, 0)};
+  const InferredTap tap = dump.infer();
+  BOOST_TEST(to_string(tap.ranks[0].view) == "0-2");
+  BOOST_TEST(tap.ranks[1].rows.empty());
+  BOOST_TEST(tap.count(RowReading::unknown) == 4);
 }
 
 BOOST_AUTO_TEST_CASE(without_anything_trusted_all_is_unknown_but_zeros) {

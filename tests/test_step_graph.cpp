@@ -5,10 +5,12 @@
 #include <boost/test/data/test_case.hpp>
 #include <functional>
 
+#include "device/check.hpp"
 #include "device/device_info.hpp"
 #include "device/step_graph.hpp"
 #include "reference/program/protocols.hpp"
 #include "tests/boost_test.hpp"
+#include "tests/few.hpp"
 #include "tests/skip.hpp"
 #include "tests/support.hpp"
 
@@ -17,7 +19,7 @@ namespace {
 
 namespace data = boost::unit_test::data;
 using Types = boost::mpl::list<float, __nv_bfloat16>;
-const char* const families[] = {"qwen3-next", "qwen3.5-moe"};
+const std::vector<const char*> families = {"qwen3-next", "qwen3.5-moe"};
 
 /// The whole program needs a GPU.
 struct RequireGpu {
@@ -171,6 +173,26 @@ struct Model {
   std::vector<std::int64_t> computed;  // rows of each sequence
 };
 
+/// What the host knows of the caches.
+template <class T>
+std::vector<std::int64_t> notes(const ModelState<CudaOps<T>>& state) {
+  std::vector<std::int64_t> all;
+  for (const auto& layer : state.layers) {
+    if (layer.kv) {
+      all.push_back(layer.kv->used_blocks);
+      for (const auto& slot : layer.kv->slots) {
+        all.push_back(slot.length);
+        all.insert(all.end(), slot.blocks.begin(), slot.blocks.end());
+      }
+    }
+    if (layer.gdn)
+      for (const auto& slot : layer.gdn->slots)
+        all.insert(all.end(), {slot.has_conv, slot.has_recurrent, slot.conv_after_row.rows(),
+                               slot.recurrent_after_row.rows()});
+  }
+  return all;
+}
+
 bool names(const Error& error, const std::string& words) {
   BOOST_TEST_INFO(error.what());
   const bool found = std::string(error.what()).find(words) != std::string::npos;
@@ -183,7 +205,7 @@ bool names(const Error& error, const std::string& words) {
 BOOST_TEST_GLOBAL_FIXTURE(RequireGpu);
 
 BOOST_AUTO_TEST_CASE_TEMPLATE(replayed_decode_steps_are_eager_ones_with_all_taps, T, Types) {
-  for (const char* family : families) {
+  for (const char* family : first_if_few(1, families)) {
     Model<T> model(family);
     model.reserve(16, 4);
     model.prefill({14, 3, 31});  // two of them enter a block of the cache during the steps
@@ -191,13 +213,14 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(replayed_decode_steps_are_eager_ones_with_all_taps
     StepGraph<T> graph(model.ops, first, model.program());
     BOOST_TEST(graph.taps().size() > 50);
     Shown before;
-    for (int step = 0; step < 5; ++step) BOOST_TEST_CONTEXT(family << ", step " << step)
+    for (const int step : first_if_few(2, std::vector{0, 1, 2, 3, 4}))
+      BOOST_TEST_CONTEXT(family << ", step " << step)
     BOOST_TEST(model.agrees(graph, step == 0 ? first : model.next(3, 3), before));
   }
 }
 
 BOOST_AUTO_TEST_CASE_TEMPLATE(a_graph_of_eight_rows_takes_fewer_and_pads, T, Types) {
-  for (const char* family : families) {
+  for (const char* family : first_if_few(1, families)) {
     Model<T> model(family);
     model.reserve(32, 8);
     model.prefill({5, 6, 7, 8, 9, 10, 11, 12});
@@ -205,7 +228,7 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(a_graph_of_eight_rows_takes_fewer_and_pads, T, Typ
     StepGraph<T> graph(model.ops, full, model.program());
     Shown before;
     BOOST_TEST(model.agrees(graph, full, before));
-    for (const std::size_t sequences : {5, 7, 1, 8})
+    for (const std::size_t sequences : first_if_few(1, std::vector<std::size_t>{5, 7, 1, 8}))
       BOOST_TEST_CONTEXT(family << ", " << sequences << " sequences")
     BOOST_TEST(model.agrees(graph, model.next(sequences, 8), before));
   }
@@ -300,13 +323,81 @@ BOOST_AUTO_TEST_CASE(what_no_replay_could_repeat_is_refused_and_the_next_step_ru
   refuses("embed: the ids are not those of the batch", [&](const Tensor&) {
     return model.ops.embed({1, 2}, model.weights.embed_tokens, unmasked_vocabulary);
   });
+  refuses("out of memory", [&](const Tensor&) { return model.ops.blank(1 << 20, 1 << 20); });
   refuses("how many rows were accepted", [&](const Tensor& logits) {
     model.ops.commit_accepted(*model.captured.layers[0].gdn, 0, 1);
     return logits;
   });
+  BOOST_CHECK_EXCEPTION(
+      StepGraph<float>(model.ops, batch,
+                       [&](Batch step, TapSink<CudaOps<float>>& taps) {
+                         std::swap(step.slots[0], step.slots[1]);
+                         return model.step(model.captured, step, taps);
+                       }),
+      DeviceError, [](const Error& error) { return names(error, "a pass over another batch"); });
   StepGraph<float> graph(model.ops, batch, model.program());
   Shown before;
   BOOST_TEST(model.agrees(graph, batch, before));
+}
+
+BOOST_AUTO_TEST_CASE_TEMPLATE(a_capture_writes_no_cache_and_says_so, T, Types) {
+  Model<T> model(families[0]);
+  model.reserve(16, 4);
+  model.prefill({4, 6});
+  const auto before = notes<T>(model.captured);
+  const Batch batch = batch_of({{{1}, 4, 0}, {{2}, 6, 1}, {{3}, 0, 2}});
+  StepGraph<T> graph(model.ops, batch, model.program());
+  BOOST_TEST(notes<T>(model.captured) == before, boost::test_tools::per_element());
+  BOOST_CHECK_THROW(StepGraph<T>(model.ops, batch,
+                                 [&](const Batch& step, TapSink<CudaOps<T>>& taps) {
+                                   const auto logits = model.step(model.captured, step, taps);
+                                   model.ops.argmax(logits);
+                                   return logits;
+                                 }),
+                    DeviceError);
+  BOOST_TEST(notes<T>(model.captured) == before, boost::test_tools::per_element());
+  TapsToHost<T> taps;  // what was captured of the third sequence is not there to be continued
+  BOOST_CHECK_THROW(model.step(model.captured, batch_of({{{1}, 1, 2}}), taps), ShapeError);
+  graph.replay(batch);
+  BOOST_TEST((notes<T>(model.captured) != before));
+}
+
+BOOST_AUTO_TEST_CASE(a_replay_that_fails_leaves_the_caches_as_they_were) {
+  Model<float> model(families[0]);
+  model.reserve(16, 2);
+  model.prefill({5, 9});
+  Batch batch = model.next(2, 6, 3);
+  batch.keep_states = true;
+  StepGraph<float> graph(model.ops, batch, model.program());
+  Shown shown;
+  BOOST_TEST(model.agrees(graph, batch, shown));
+  const auto before = notes<float>(model.captured);
+  // The recurrent layers come first, and take it; the cache of the attention lacks two rows.
+  Batch ahead = batch_of({{{1, 2, 3}, 8, 0}, {{4}, 14, 1}});
+  append_runner_pads(ahead, 6);
+  ahead.keep_states = true;
+  BOOST_CHECK_EXCEPTION(graph.replay(ahead), ShapeError,
+                        [](const Error& error) { return names(error, "its cache holds 12"); });
+  BOOST_TEST(notes<float>(model.captured) == before, boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE_TEMPLATE(what_a_step_reads_lies_apart_from_what_it_works_in, T, Types) {
+  Model<T> model(families[0]);
+  model.reserve(16, 4);
+  model.prefill({4, 6});
+  const Batch batch = model.next(2, 2);
+  StepGraph<T> graph(model.ops, batch, [&](const Batch& step, TapSink<CudaOps<T>>& taps) {
+    for (const std::int64_t bytes : {1 << 14, 1 << 16, 1 << 18})  // written, and free again
+      model.ops.blank(1, bytes / std::int64_t(sizeof(T)));
+    return model.step(model.captured, step, taps);
+  });
+  Shown before;
+  BOOST_TEST(model.agrees(graph, batch, before));
+}
+
+BOOST_AUTO_TEST_CASE(an_error_of_cuda_is_reported_once) {
+  BOOST_CHECK_THROW(check(cudaSetDevice(1 << 20), "cudaSetDevice"), DeviceError);
+  BOOST_TEST(cudaGetLastError() == cudaSuccess);
 }
 
 BOOST_AUTO_TEST_CASE(a_pool_does_not_grow_under_a_graph) {

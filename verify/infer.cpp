@@ -5,11 +5,11 @@
 #include <cmath>
 #include <map>
 #include <optional>
-#include <set>
 #include <tuple>
 #include <utility>
 
 #include "reference/program/error.hpp"
+#include "verify/infer_pads.hpp"
 #include "verify/infer_pieces.hpp"
 #include "verify/infer_rows.hpp"
 #include "verify/infer_sums.hpp"
@@ -17,18 +17,11 @@
 namespace tokenview {
 namespace {
 
-/// What is certain of pads that hold something: that no token is left for their rows.
-constexpr double by_counting = 0.9;
-
 template <class Tensor>
 void require_spanned(const char* what, std::size_t index, const Tensor& x) {
   if (x.rows < 0 || x.columns < 0 || std::int64_t(x.values.size()) != x.rows * x.columns)
     throw UsageError(text(what, ' ', index, ": ", x.values.size(), " values, expected [", x.rows,
                           ", ", x.columns, ']'));
-}
-
-bool is_token(const RowExplanation& explanation) {
-  return explanation.reading == RowReading::token || explanation.reading == RowReading::partial;
 }
 
 /// Where in its row's order a token stands: rows of a shard or of a full tensor have one in common.
@@ -42,7 +35,7 @@ class Placement {
  public:
   Placement(std::span<const RankRows> ranks, std::span<const TrustedRows> trusted,
             const InferOptions& options)
-      : given_(ranks), options_(options), pools_(trusted, options) {
+      : given_(ranks), trusted_(trusted), options_(options) {
     tap_.step = options.step;
     for (const RankRows& rank : ranks) {
       InferredRank& inferred = tap_.ranks.emplace_back();
@@ -65,12 +58,10 @@ class Placement {
       sums.find_multiples(rows_);
       sums.explain_rows(rows_);
     }
-    for (std::size_t r = 0; r < given_.size(); ++r)
-      if (held_[r] != nullptr)
-        explain_mixes(*held_[r], pools_, std::ssize(given_), rows_[r], options_.threads);
+    explain_mixes(held_, trusted_, options_, rows_);
     if (any_unknown()) explain_token_sums(sums);
     settle();
-    for (std::size_t r = 0; r < given_.size(); ++r) name_pads(r);
+    name_pads(given_, trusted_, options_.step, rows_);
     find_likenesses();
     for (std::size_t r = 0; r < given_.size(); ++r) {
       tap_.ranks[r].view = view_of(std::int32_t(r), sums);
@@ -84,9 +75,11 @@ class Placement {
     at_hand_.reserve(given_.size());
     for (const RankRows& rank : given_) {
       const RankAtHand* held = nullptr;
-      if (rank.rows > 0 && rank.columns > 0)
-        if (TrustedPool& pool = pools_.of_width(rank.columns); !pool.is_empty())
-          held = &at_hand_.emplace_back(rank, pool, options_.threads);
+      if (rank.rows > 0 && rank.columns > 0) {
+        TrustedPool& pool =
+            pools_.try_emplace(rank.columns, trusted_, rank.columns, options_).first->second;
+        if (!pool.is_empty()) held = &at_hand_.emplace_back(rank, pool, options_.threads);
+      }
       held_.push_back(held);
     }
   }
@@ -108,9 +101,9 @@ class Placement {
                        options_.tolerance)
           .first->second;
     };
-    const auto note = [](InferredRow& row, const RowExplanation& sum) {
-      row.best = sum;
-      row.confidence = 1 - 1e-3;  // as many columns as four times the tokens
+    const auto note = [](InferredRow& row, InferredRow found) {
+      row.best = std::move(found.best);
+      row.confidence = found.confidence;
     };
     const bool are_known =
         std::ranges::all_of(given_, [](const RankRows& rank) { return rank.at.has_value(); });
@@ -127,7 +120,8 @@ class Placement {
         InferredRow& row = rows_[r][std::size_t(i)];
         if (row.best.reading != RowReading::unknown) continue;
         --left;
-        if (const auto sum = sums.explain(held_[r]->row(i))) note(row, *sum);
+        if (InferredRow sum = sums.explain(held_[r]->row(i)); sum.confidence > 0.5)
+          note(row, std::move(sum));
       }
     }
     for (const SumGroup& group : search.groups()) {
@@ -143,14 +137,12 @@ class Placement {
         const SketchedRow total = search.sum(group, i, values);
         if (total.largest == 0 || !std::isfinite(total.largest)) continue;
         --left;
-        auto sum = sums.explain(total);
-        if (!sum) continue;
-        sum->partners = group.members;
-        for (const std::int32_t r : group.members) {
-          note(rows_[std::size_t(r)][std::size_t(i)], *sum);
-          // Of ranks that nobody has named, some may sum to one token, and others to another.
-          if (!are_known) rows_[std::size_t(r)][std::size_t(i)].confidence = 0.5;
-        }
+        InferredRow sum = sums.explain(total);
+        if (sum.confidence <= 0.5) continue;
+        sum.best.partners = group.members;
+        // Of ranks that nobody has named, some may sum to one token, and others to another.
+        if (!are_known) sum.confidence = 0.5;
+        for (const std::int32_t r : group.members) note(rows_[std::size_t(r)][std::size_t(i)], sum);
       }
     }
   }
@@ -187,28 +179,6 @@ class Placement {
     }
   }
 
-  /// Rows that are unknown, or of an earlier step, and for which no token is left, are pads: where
-  /// the rank has every token of a dp rank, or where it is a shard of those that together have each
-  /// once. And rows of zeros are tokens only where one is missing.
-  void name_pads(std::size_t r) {
-    if (pads_known_.empty()) {
-      for (std::size_t each = 0; each < given_.size(); ++each)
-        pads_known_.push_back(has_all_tokens(each) || is_whole_shard(each));
-    }
-    if (!pads_known_[r]) return;
-    bool is_token_after = false;
-    std::vector<InferredRow>& rows = rows_[r];
-    for (std::int64_t i = std::ssize(rows) - 1; i >= 0; --i) {
-      InferredRow& row = rows[std::size_t(i)];
-      is_token_after |= is_token(row.best) && row.best.row.step == options_.step;
-      if (row.best.reading != RowReading::unknown || is_token_after) continue;
-      row.best = {.reading = RowReading::pad,
-                  .row = {.count = 1, .kind = RowKind::pad, .content = PadContent::other},
-                  .error = row.best.error};
-      row.confidence = by_counting;
-    }
-  }
-
   void find_likenesses() {
     std::map<const TrustedPool*, std::int64_t> rows_left;
     for (std::size_t r = 0; r < given_.size(); ++r) {
@@ -224,91 +194,50 @@ class Placement {
     }
   }
 
-  /// The tokens of this step that a rank's rows are, by dp rank, each counted.
-  std::map<std::int16_t, std::map<std::int32_t, std::int64_t>> tokens_of(std::size_t r) const {
-    std::map<std::int16_t, std::map<std::int32_t, std::int64_t>> tokens;
-    for (const InferredRow& row : rows_[r])
-      if (is_token(row.best) && row.best.row.step == options_.step)
-        ++tokens[row.best.row.dp][row.best.row.first];
-    return tokens;
-  }
-  std::int64_t num_tokens(std::int16_t dp) const {
-    for (const TrustedRows& trusted : pools_.trusted())
-      if (trusted.dp == dp && trusted.step == options_.step) return trusted.rows;
-    return 0;
-  }
-
-  bool has_all_tokens(std::size_t r) const {
-    const auto tokens = tokens_of(r);
-    return !tokens.empty() && std::ranges::all_of(tokens, [&](const auto& of_dp) {
-      return std::ssize(of_dp.second) == num_tokens(of_dp.first);
-    });
-  }
-
-  bool is_whole_shard(std::size_t r) const {
-    const auto mine = tokens_of(r);
-    std::set<std::int16_t> dps;
-    for (const auto& [dp, tokens] : mine) dps.insert(dp);
-    // A rank without a token is a shard of pads, of a dp rank that it must name.
-    if (dps.empty() && given_[r].at) dps.insert(std::int16_t(given_[r].at->dp));
-    if (dps.empty()) return false;
-    for (const std::int16_t dp : dps) {
-      std::map<std::int32_t, std::int64_t> of_all;
-      for (std::size_t other = 0; other < given_.size(); ++other) {
-        const auto theirs = tokens_of(other);
-        const auto of_dp = theirs.find(dp);
-        if (of_dp == theirs.end()) continue;
-        for (const auto& [token, count] : of_dp->second) of_all[token] += count;
-      }
-      if (std::ssize(of_all) != num_tokens(dp)) return false;
-      for (const auto& [token, count] : of_all)
-        if (count != 1) return false;
-    }
-    return true;
-  }
-
+  /// What most of the rank's token rows are. The others, and what is unknown, stand as MIX: a view
+  /// has one multiple, one set of summands and one block for all of its rows.
   TokenView view_of(std::int32_t r, const SumSearch& sums) const {
-    TokenView view;
-    std::map<std::pair<std::int16_t, std::int16_t>, std::int64_t> blocks;
-    std::map<double, std::int64_t> factors;
-    std::int64_t partial = 0, whole = 0;
-    for (const InferredRow& row : rows_[std::size_t(r)]) {
-      view.rows.append(row.best.row);
-      if (!is_token(row.best)) continue;
-      ++blocks[{row.best.columns.begin, row.best.columns.of}];
-      ++factors[row.best.factor];
-      ++(row.best.reading == RowReading::partial ? partial : whole);
-    }
-    const auto usual = [](const auto& votes) {
-      return std::ranges::max_element(votes, {}, [](const auto& v) { return v.second; })->first;
+    using Kind = std::tuple<bool, double, std::int16_t, std::int16_t>;
+    const auto kind_of = [](const RowExplanation& e) {
+      return Kind{e.reading == RowReading::partial, e.factor, e.columns.begin, e.columns.of};
     };
-    if (!blocks.empty()) {
-      const auto [begin, of] = usual(blocks);
+    std::map<Kind, std::int64_t> votes;
+    for (const InferredRow& row : rows_[std::size_t(r)])
+      if (is_token(row.best)) ++votes[kind_of(row.best)];
+    TokenView view;
+    Kind usual{};
+    if (!votes.empty()) {
+      usual = std::ranges::max_element(votes, {}, [](const auto& v) { return v.second; })->first;
+      const auto& [is_partial, factor, begin, of] = usual;
       view.columns = {begin, std::int16_t(begin + 1), of};
+      if (is_partial)
+        if (const SumGroup* const group = sums.group_of(r)) view.sum = sums.completeness(r, *group);
+      if (!multiply(view.sum, factor)) usual = {};  // of a multiple that no view can say
     }
-    if (partial > whole)
-      if (const SumGroup* const group = sums.group_of(r)) view.sum = sums.completeness(r, *group);
-    if (!factors.empty()) multiply(view.sum, usual(factors));
+    const RowRun mix{.count = 1, .kind = RowKind::mix};
+    for (const InferredRow& row : rows_[std::size_t(r)])
+      view.rows.append(is_token(row.best) && kind_of(row.best) != usual ? mix : row.best.row);
     return view;
   }
 
-  /// By k/m, where it is one.
-  static void multiply(Completeness& sum, double factor) {
+  /// By k/m; false where it is none.
+  static bool multiply(Completeness& sum, double factor) {
     for (int divisor = 1; divisor <= 64; ++divisor) {
       const double times = factor * divisor;
       if (times < 0.5 || std::abs(times - std::round(times)) > 1e-9 || times > 255) continue;
       sum.multiply(std::int32_t(std::lround(times)), divisor);
-      return;
+      return true;
     }
+    return false;
   }
 
   std::span<const RankRows> given_;
+  std::span<const TrustedRows> trusted_;
   const InferOptions& options_;
-  TrustedPools pools_;
+  std::map<std::int64_t, TrustedPool> pools_;  // by width
   std::vector<RankAtHand> at_hand_;
   std::vector<const RankAtHand*> held_;  // [ranks]; null: nothing is known of its rows
   std::vector<std::vector<InferredRow>> rows_;
-  std::vector<bool> pads_known_;
   InferredTap tap_;
 };
 
@@ -324,11 +253,14 @@ std::int64_t InferredTap::count(RowReading reading) const {
 InferredTap infer_placement(std::span<const RankRows> ranks, std::span<const TrustedRows> trusted,
                             const InferOptions& options) {
   for (std::size_t i = 0; i < ranks.size(); ++i) require_spanned("rank", i, ranks[i]);
+  const TrustedRows* first = nullptr;  // that has rows
   for (std::size_t i = 0; i < trusted.size(); ++i) {
     require_spanned("trusted tensor", i, trusted[i]);
-    if (trusted[i].columns != trusted.front().columns)
+    if (trusted[i].rows == 0) continue;
+    if (first == nullptr) first = &trusted[i];
+    if (trusted[i].columns != first->columns)
       throw UsageError(text("trusted tensor ", i, ": ", trusted[i].columns, " columns, expected ",
-                            trusted.front().columns, " as the first one has"));
+                            first->columns, " as the first one has"));
   }
   return Placement(ranks, trusted, options).inferred();
 }

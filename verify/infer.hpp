@@ -75,6 +75,11 @@ struct RowExplanation {
   bool operator==(const RowExplanation&) const = default;
 };
 
+/// Whether the row is one token's: its value, or a summand of it.
+inline bool is_token(const RowExplanation& explanation) {
+  return explanation.reading == RowReading::token || explanation.reading == RowReading::partial;
+}
+
 /// "token", "pad", "partial", "multiple", "mix", "sum", "stale" or "unknown".
 const char* kind_name(const RowExplanation& explanation, std::int32_t step);
 
@@ -88,8 +93,9 @@ struct RowLikeness {
   bool is_part = false;
 };
 
-/// From here on an explanation is no accident.
-inline constexpr double sure = 0.99;
+/// From here on an explanation is no accident: among the rows of a whole model's taps that have
+/// nothing to do with any token, none is expected to come as close to one.
+inline constexpr double sure = 0.9999;
 
 struct InferredRow {
   RowExplanation best;
@@ -107,7 +113,7 @@ struct InferredRow {
 /// One rank's tensor explained.
 struct InferredRank {
   std::optional<RankCoordinates> at;
-  TokenView view;  // an unknown row stands in it as MIX
+  TokenView view;  // of what most token rows are; the others, and unknown ones, stand as MIX
   std::vector<InferredRow> rows;
 };
 
@@ -123,10 +129,11 @@ struct InferredTap {
 /// trusted tensor leave all rows unknown.
 ///
 /// Rows are found by random projections, so that a row is not compared with every token, and
-/// confirmed on all columns. Memory besides the operands: 64 bytes for each rank row and each
-/// trusted row and column block, and sizeof(InferredRow) a row.
+/// confirmed on all columns. Memory besides the operands: 72 bytes for each rank row, as much for
+/// each trusted row and column block, and sizeof(InferredRow) a row. As long as rows are unknown,
+/// the second once more, and for 32 column blocks, and a copy of the trusted rows.
 ///
-/// Throws UsageError for spans that are not [rows, columns] and trusted tensors of different
+/// Throws UsageError for spans that are not [rows, columns] and for trusted rows of different
 /// widths.
 InferredTap infer_placement(std::span<const RankRows> ranks, std::span<const TrustedRows> trusted,
                             const InferOptions& options = {});

@@ -4,6 +4,8 @@
 #include <Eigen/QR>
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <optional>
 
 #include "verify/parallel_for.hpp"
 
@@ -50,28 +52,32 @@ std::optional<InferredRow> mix_of(const SketchedRow& row, const TrustedPool& pie
 
 }  // namespace
 
-void explain_mixes(const RankAtHand& rank, TrustedPools& pools, std::int64_t num_ranks,
-                   std::span<InferredRow> rows, int threads) {
-  std::vector<std::int64_t> unknown;
-  for (std::int64_t i = 0; i < rank.num_rows(); ++i)
-    if (rows[std::size_t(i)].best.reading == RowReading::unknown && std::isfinite(rank.largest(i)))
-      unknown.push_back(i);
-  std::vector<std::int64_t> counts = {num_ranks};
+void explain_mixes(std::span<const RankAtHand* const> ranks, std::span<const TrustedRows> trusted,
+                   const InferOptions& options, std::vector<std::vector<InferredRow>>& rows) {
+  std::map<std::int64_t, std::vector<std::pair<std::size_t, std::int64_t>>> unknown;  // by width
+  for (std::size_t r = 0; r < ranks.size(); ++r)
+    for (std::int64_t i = 0; ranks[r] != nullptr && i < ranks[r]->num_rows(); ++i)
+      if (rows[r][std::size_t(i)].best.reading == RowReading::unknown &&
+          std::isfinite(ranks[r]->largest(i)))
+        unknown[ranks[r]->given().columns].emplace_back(r, i);
+  std::vector<std::int64_t> counts = {std::ssize(ranks)};
   std::ranges::copy(block_counts, std::back_inserter(counts));
-  const std::int64_t width = rank.given().columns;
-  for (const std::int64_t count : counts) {
-    if (unknown.empty()) return;
-    if (count < 2 || width % count != 0) continue;
-    const TrustedPool& pieces = pools.of_width(width / count, true);
-    if (pieces.is_empty()) continue;
-    parallel_for(std::int64_t(unknown.size()), threads, [&](std::int64_t u, int) {
-      const std::int64_t i = unknown[std::size_t(u)];
-      if (auto mix = mix_of(rank.row(i), pieces, count)) rows[std::size_t(i)] = std::move(*mix);
-    });
-    std::erase_if(unknown, [&](std::int64_t i) {
-      return rows[std::size_t(i)].best.reading != RowReading::unknown;
-    });
-  }
+  InferOptions plain = options;
+  plain.columns_of = nullptr;
+  for (auto& [width, places] : unknown)
+    for (const std::int64_t count : counts) {
+      if (places.empty() || count < 2 || width % count != 0) continue;
+      const TrustedPool pieces(trusted, width / count, plain);  // one at a time: they are large
+      if (pieces.is_empty()) continue;
+      parallel_for(std::ssize(places), options.threads, [&](std::int64_t p, int) {
+        const auto [r, i] = places[std::size_t(p)];
+        if (auto mix = mix_of(ranks[r]->row(i), pieces, count))
+          rows[r][std::size_t(i)] = std::move(*mix);
+      });
+      std::erase_if(places, [&](const auto& place) {
+        return rows[place.first][std::size_t(place.second)].best.reading != RowReading::unknown;
+      });
+    }
 }
 
 TokenSums::TokenSums(const TrustedPool& pool, std::int64_t most_tokens, double tolerance)
@@ -117,8 +123,9 @@ std::vector<std::int32_t> TokenSums::chosen(const Eigen::VectorXd& row, double a
   return tokens;
 }
 
-std::optional<RowExplanation> TokenSums::explain(const SketchedRow& row) const {
-  if (!is_able_ || !std::isfinite(row.largest) || row.largest == 0) return std::nullopt;
+InferredRow TokenSums::explain(const SketchedRow& row) const {
+  InferredRow found;
+  if (!is_able_ || !std::isfinite(row.largest) || row.largest == 0) return found;
   const std::int64_t width = pool_.width();
   const Eigen::VectorXd values =
       Eigen::Map<const Eigen::VectorXf>(row.values, width).cast<double>();
@@ -136,14 +143,18 @@ std::optional<RowExplanation> TokenSums::explain(const SketchedRow& row) const {
     const double weight = std::abs(factors[k]) * columns.col(k).cwiseAbs().maxCoeff();
     if (weight <= 10 * allowed) continue;
     const double usual = usual_factor(factors[k]);
-    if (std::abs(usual - factors[k]) > 10 * tolerance_ * std::abs(usual)) return std::nullopt;
     rest -= usual * columns.col(k);
     sum.pieces.push_back({pool_.run_of(tokens[std::size_t(k)]), {}, {}, usual});
   }
-  if (sum.pieces.size() < 2 || std::ssize(sum.pieces) > most_tokens_) return std::nullopt;
-  sum.error = rest.cwiseAbs().maxCoeff() / scale;
-  if (!(sum.error <= tolerance_)) return std::nullopt;
-  return sum;
+  if (sum.pieces.size() < 2 || std::ssize(sum.pieces) > most_tokens_) return found;
+  const PoolMatch match{.difference = rest.cwiseAbs().maxCoeff()};
+  sum.error = match.difference / scale;
+  if (!(sum.error <= tolerance_)) return found;
+  // So many tokens with so many factors: any choice of them might have come as close.
+  const double choices = std::pow(usual_factors * double(pool_.num_tokens()), sum.pieces.size());
+  found.confidence = 1 - pool_.chance(match, choices / double(pool_.num_tokens()));
+  found.best = std::move(sum);
+  return found;
 }
 
 }  // namespace tokenview

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows of several tokens: column blocks side by side, or sums.
 #pragma once
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -10,10 +9,10 @@
 
 namespace tokenview {
 
-/// Fills in unknown rows whose column blocks, in equal numbers up to 32, are those of tokens, or
-/// zeros. `num_ranks`: the number of blocks that is tried first.
-void explain_mixes(const RankAtHand& rank, TrustedPools& pools, std::int64_t num_ranks,
-                   std::span<InferredRow> rows, int threads);
+/// Fills in unknown rows whose column blocks, as many as there are ranks or some usual number up to
+/// 32, are those of tokens, or zeros.
+void explain_mixes(std::span<const RankAtHand* const> ranks, std::span<const TrustedRows> trusted,
+                   const InferOptions& options, std::vector<std::vector<InferredRow>>& rows);
 
 /// Sums over different tokens with usual factors, found by least squares: over all tokens where
 /// they are fewer than half of the columns, else greedily, one token after the other (orthogonal
@@ -28,7 +27,8 @@ class TokenSums {
   /// How many rows take about a second on one core.
   std::int64_t affordable_rows() const;
 
-  std::optional<RowExplanation> explain(const SketchedRow& row) const;
+  /// The sum that the row is; unknown where it is none.
+  InferredRow explain(const SketchedRow& row) const;
 
  private:
   std::vector<std::int32_t> chosen(const Eigen::VectorXd& row, double allowed) const;

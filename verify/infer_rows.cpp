@@ -21,8 +21,6 @@ void for_each_row(std::int64_t count, int threads, const Body& body) {
   });
 }
 
-constexpr double multiple_hypotheses = 256;  // usual factors, of either sign
-
 }  // namespace
 
 RankAtHand::RankAtHand(const RankRows& given, TrustedPool& pool, int threads)
@@ -48,16 +46,6 @@ RankAtHand::RankAtHand(const RankRows& given, TrustedPool& pool, int threads)
       largest_[std::size_t(i)] = is_finite ? largest : std::numeric_limits<double>::infinity();
     }
   });
-}
-
-TrustedPool& TrustedPools::of_width(std::int64_t width, bool plain) {
-  auto& pool = pools_[{width, plain}];
-  if (!pool) {
-    InferOptions options = options_;
-    if (plain) options.columns_of = nullptr;
-    pool = std::make_unique<TrustedPool>(trusted_, width, options);
-  }
-  return *pool;
 }
 
 RowExplanation explanation_of(const TrustedPool& pool, const PoolMatch& match, RowReading reading) {
@@ -107,7 +95,7 @@ void explain_multiples(const RankAtHand& rank, std::span<InferredRow> rows, int 
     InferredRow& row = rows[std::size_t(i)];
     if (row.best.reading != RowReading::unknown) return;
     explain(row, pool, pool.multiples(rank.row(i), rank.largest(i)), RowReading::token,
-            multiple_hypotheses);
+            usual_factors);
   });
 }
 

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a row is by itself: a token, a multiple of one, zeros.
 #pragma once
-#include <map>
-#include <memory>
 #include <span>
 #include <vector>
 
@@ -33,23 +31,6 @@ class RankAtHand {
   TrustedPool* pool_;
   std::vector<RowSketch> sketches_;
   std::vector<double> largest_;
-};
-
-/// Pools by width, made when first asked for.
-class TrustedPools {
- public:
-  TrustedPools(std::span<const TrustedRows> trusted, const InferOptions& options)
-      : trusted_(trusted), options_(options) {}
-
-  /// Column blocks as the options say, or where `plain` one after the other.
-  TrustedPool& of_width(std::int64_t width, bool plain = false);
-  std::span<const TrustedRows> trusted() const { return trusted_; }
-  const InferOptions& options() const { return options_; }
-
- private:
-  std::span<const TrustedRows> trusted_;
-  const InferOptions& options_;
-  std::map<std::pair<std::int64_t, bool>, std::unique_ptr<TrustedPool>> pools_;
 };
 
 RowExplanation explanation_of(const TrustedPool& pool, const PoolMatch& match, RowReading reading);

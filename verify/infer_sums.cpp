@@ -146,7 +146,8 @@ void SumSearch::find_multiples(const RowsOfRanks& rows) {
       if (total.largest == 0 || !std::isfinite(total.largest)) continue;
       pool.index_directions();
       auto matches = pool.multiples(total, total.largest);
-      if (matches.empty() || pool.chance(matches.front(), 256.0 * double(groups_.size())) > 0.5)
+      if (matches.empty() ||
+          pool.chance(matches.front(), usual_factors * double(groups_.size())) > 0.5)
         continue;
       group.sums[std::size_t(i)] = SumGroup::Sum::token;
       group.matches[std::size_t(i)] = std::move(matches);
@@ -232,10 +233,11 @@ void SumSearch::explain_rows(RowsOfRanks& rows) const {
       const bool is_lone = i < std::ssize(group->sums) &&
                            group->sums[std::size_t(i)] == SumGroup::Sum::lone && !sums_decide;
       // A token by itself, among rows of so few columns that their sum is another by accident.
-      const bool is_token = row.best.reading == RowReading::token && i < std::ssize(group->sums) &&
-                            group->sums[std::size_t(i)] == SumGroup::Sum::token &&
-                            row.confidence >= summand.confidence;
-      if (!is_lone && !is_zero_rank && !is_token) {
+      const bool is_by_itself = row.best.reading == RowReading::token &&
+                                i < std::ssize(group->sums) &&
+                                group->sums[std::size_t(i)] == SumGroup::Sum::token &&
+                                row.confidence >= summand.confidence;
+      if (!is_lone && !is_zero_rank && !is_by_itself) {
         row = std::move(summand);
         continue;
       }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "verify/trusted_pool.hpp"
 
-#include <Eigen/Core>
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -11,12 +10,6 @@ namespace {
 
 /// Rows smaller than this part of the usual one are measured against that.
 constexpr double floor_of_usual = 1e-2;
-
-/// Tokens that are all but equal in a column are taken to spread by this part of it.
-constexpr double least_spread = 1e-3;
-
-/// As like its token as this, what is missing is no summand.
-constexpr double is_whole = 0.9;
 
 /// What float32 sums of a sketch may be off by, of the largest value.
 constexpr double sketch_rounding = 1e-6;
@@ -71,11 +64,13 @@ double usual_factor(double factor) {
 
 TrustedPool::TrustedPool(std::span<const TrustedRows> trusted, std::int64_t width,
                          const InferOptions& options)
-    : tolerance_(options.tolerance), plan_(width) {
+    : tolerance_(options.tolerance), trusted_(trusted), plan_(width) {
   std::vector<double> row_sizes;
+  std::int64_t total = 0;
   for (const TrustedRows& of_rank : trusted)
     for (std::int64_t r = 0; r < of_rank.rows; ++r) {
-      const float* const values = of_rank.values.data() + r * of_rank.columns;
+      total = of_rank.columns;
+      const float* const values = of_rank.values.data() + r * total;
       tokens_.push_back({{.first = std::int32_t(r),
                           .count = 1,
                           .dp = of_rank.dp,
@@ -94,7 +89,7 @@ TrustedPool::TrustedPool(std::span<const TrustedRows> trusted, std::int64_t widt
     floor_ = floor_of_usual * *middle;
   }
   if (tokens_.empty()) return;
-  find_blocks(trusted.front().columns, options);
+  find_blocks(total, options);
   sketch_all();
   find_spreads();
 }
@@ -140,49 +135,24 @@ void TrustedPool::copy(std::int32_t token, std::int16_t block, float* out) const
 
 void TrustedPool::sketch_all() {
   std::vector<float> buffer;
-  for (std::int16_t b = 0; b < std::int16_t(blocks_.size()); ++b)
-    for (std::int32_t t = 0; t < num_tokens(); ++t)
-      order_.push_back({plan_.sketches(values_of(t, b, buffer), 1, width()).front(), t, b});
-  std::erase_if(order_, [](const Candidate& c) { return !std::isfinite(c.sketch[0]); });
-  std::ranges::sort(order_, {}, [](const Candidate& c) { return c.sketch[0]; });
-}
-
-void TrustedPool::find_spreads() {
-  constexpr std::int64_t most_columns = 64, most_tokens = 256;
-  const std::int64_t column_stride = std::max<std::int64_t>(1, width() / most_columns);
-  const std::int32_t token_stride =
-      std::max<std::int32_t>(1, num_tokens() / std::int32_t(most_tokens));
-  const bool is_few = num_tokens() < 3;
-  std::vector<float> buffer;
-  const auto middle_of = [](std::vector<double>& values) {
-    const auto middle = values.begin() + std::ssize(values) / 2;
-    std::ranges::nth_element(values, middle);
-    return *middle;
-  };
   for (std::int16_t b = 0; b < std::int16_t(blocks_.size()); ++b) {
-    std::vector<std::vector<double>> columns(
-        std::size_t((width() + column_stride - 1) / column_stride));
-    for (std::int32_t t = 0; t < num_tokens(); t += token_stride) {
-      const float* const values = values_of(t, b, buffer);
-      double mean = 0;
-      for (std::int64_t c = 0; c < width(); ++c) mean += values[c] / double(width());
-      const double from = is_few && width() > 1 ? mean : 0;
-      for (std::size_t c = 0; c < columns.size(); ++c)
-        if (const float value = values[std::int64_t(c) * column_stride]; std::isfinite(value))
-          columns[c].push_back(value - from);
-    }
-    // The median distance from the median, which a token of massive activations does not move. Of
-    // one or two tokens: from their own mean. Equal tokens still tell a token from what is none.
-    std::vector<double>& spreads = spreads_.emplace_back();
-    for (std::vector<double>& values : columns) {
-      double size = 0;
-      for (const double value : values) size = std::max(size, std::abs(value));
-      if (values.empty() || size == 0) continue;
-      const double middle = is_few ? 0 : middle_of(values);
-      for (double& value : values) value = std::abs(value - middle);
-      spreads.push_back(std::max(middle_of(values), least_spread * std::abs(middle)));
+    const Columns& columns = columns_[std::size_t(b)];
+    std::int32_t t = 0;
+    for (const TrustedRows& of_rank : trusted_) {
+      // All rows at once, where the columns lie side by side.
+      std::vector<RowSketch> sketches;
+      if (columns.list.empty())
+        sketches =
+            plan_.sketches(of_rank.values.data() + columns.begin, of_rank.rows, of_rank.columns);
+      for (std::int64_t r = 0; r < of_rank.rows; ++r, ++t)
+        order_.push_back({columns.list.empty()
+                              ? sketches[std::size_t(r)]
+                              : plan_.sketches(values_of(t, b, buffer), 1, width()).front(),
+                          t, b});
     }
   }
+  std::erase_if(order_, [](const Candidate& c) { return !std::isfinite(c.sketch[0]); });
+  std::ranges::sort(order_, {}, [](const Candidate& c) { return c.sketch[0]; });
 }
 
 void TrustedPool::index_directions() {
@@ -269,54 +239,6 @@ std::vector<PoolMatch> TrustedPool::multiples(const SketchedRow& row, double lar
     });
   }
   return matches;
-}
-
-std::optional<RowLikeness> TrustedPool::likeness(const SketchedRow& row) const {
-  using Row = Eigen::Map<const Eigen::VectorXf>;
-  if (!std::isfinite(row.largest) || row.largest == 0) return std::nullopt;
-  std::vector<float> buffer;
-  const Row found(row.values, width());
-  const double own = found.squaredNorm();
-  std::optional<RowLikeness> most;
-  double second = -1;
-  for (const Candidate& candidate : order_) {
-    const Row block(values_of(candidate.token, candidate.block, buffer), width());
-    const double product = found.dot(block), squares = block.squaredNorm();
-    const double cosine = squares > 0 ? product / std::sqrt(own * squares) : 0;
-    if (most && cosine <= most->cosine) {
-      second = std::max(second, cosine);
-      continue;
-    }
-    if (most) second = most->cosine;
-    // A summand's product with the sum is that with itself; with a token that something was added
-    // to, it is the token's.
-    most = {run_of(candidate.token), blocks_[std::size_t(candidate.block)], cosine,
-            cosine < is_whole && std::abs(product - own) < std::abs(product - squares)};
-  }
-  // Noise comes as close as sqrt(2 ln(blocks) / columns), and seldom closer.
-  const double noise = (2 * std::log(double(order_.size()) + 1) + 12) / double(width());
-  if (!most || most->cosine < std::sqrt(noise)) return std::nullopt;
-  // Two tokens' chance likenesses to a row differ by sqrt(2 / columns).
-  if (most->cosine < second + 2 * std::sqrt(2 / double(width()))) return std::nullopt;
-  return most;
-}
-
-std::int64_t TrustedPool::affordable_rows() const {
-  return std::max<std::int64_t>(8, 2'000'000'000 / (std::int64_t(order_.size()) * width() + 1));
-}
-
-double TrustedPool::chance(const PoolMatch& match, double hypotheses) const {
-  const double difference = match.difference / std::abs(match.factor);
-  double logarithm = std::log(hypotheses * double(order_.size())), least = 0;
-  for (const double spread : spreads_[std::size_t(match.block)]) {
-    const double part = spread > 0 ? std::max(2 * difference / spread, 1e-7) : 1;
-    const double column = std::log(std::min(1.0, part));
-    logarithm += column;
-    least = std::min(least, column);
-  }
-  // A factor that may be anything fits one column by itself.
-  if (match.factor != usual_factor(match.factor)) logarithm -= least;
-  return std::min(1.0, std::exp(logarithm));
 }
 
 }  // namespace tokenview

@@ -28,6 +28,7 @@ struct PoolMatch {
 
 /// The nearest of 1..64, 1/2..1/64 and k/m up to 8/8, of either sign.
 double usual_factor(double factor);
+inline constexpr double usual_factors = 256;  // so many, of both signs
 
 /// The trusted rows by column block, to be found by their values.
 class TrustedPool {
@@ -106,6 +107,7 @@ class TrustedPool {
   const float* values_of(std::int32_t token, std::int16_t block, std::vector<float>& buffer) const;
 
   double tolerance_;
+  std::span<const TrustedRows> trusted_;
   SketchPlan plan_;
   double floor_ = 0;
   std::vector<Token> tokens_;

@@ -12,23 +12,18 @@
 // `plain` are the collectives alone, called on NCCL: AR+AG is A's pair, RS+AG that of B and D.
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
-#include <nccl.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <vector>
 
-#include "device/check.hpp"
+#include "bench/device/nccl_bench.hpp"
 #include "device/cuda_context.hpp"
-#include "device/device_info.hpp"
-#include "device/nccl_comm.hpp"
 #include "reference/program/presets.hpp"
 #include "reference/program/protocols.hpp"
-#include "comm_sim/transport/thread_transport.hpp"
 
 namespace tokenview {
 namespace {
@@ -38,15 +33,6 @@ using Ops = CudaOps<T>;
 using R = Rank<Ops, DistributedComm<Ops>>;
 constexpr int rounds = 21, calls = 20;
 constexpr double eps = 1e-6;
-
-void require(ncclResult_t status) {
-  if (status != ncclSuccess) throw DeviceError(ncclGetErrorString(status));
-}
-
-double median(std::vector<double> values) {
-  std::ranges::nth_element(values, values.begin() + std::ptrdiff_t(values.size() / 2));
-  return values[values.size() / 2];
-}
 
 std::vector<float> random_values(std::int64_t count, std::uint32_t seed) {
   std::vector<float> values(static_cast<std::size_t>(count));
@@ -199,18 +185,5 @@ class Bench {
 
 int main(int argc, char** argv) {
   using namespace tokenview;
-  std::string reason;
-  const auto found = std::int64_t(devices(reason).size());
-  const std::int64_t gpus = argc > 1 ? std::atol(argv[1]) : std::min<std::int64_t>(found, 2);
-  if (gpus < 2 || gpus > found) {
-    std::printf("skipped: %ld GPUs asked for, %ld found, two needed\n", long(gpus), long(found));
-    return 77;
-  }
-  try {
-    std::printf("%ld GPUs, NCCL %s\n", long(gpus), nccl_version().c_str());
-    ThreadWorld(gpus).run([](Transport& transport) { Bench(transport).run(); });
-  } catch (const Error& error) {
-    std::printf("error: %s\n", error.what());
-    return 1;
-  }
+  return run_on_gpus(argc, argv, [](Transport& transport) { Bench(transport).run(); });
 }

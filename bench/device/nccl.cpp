@@ -8,19 +8,14 @@
 // a call that the host waits for. `bus`: GB/s as nccl-tests counts them, of plain NCCL.
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
-#include <nccl.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <vector>
 
-#include "device/check.hpp"
+#include "bench/device/nccl_bench.hpp"
 #include "device/cuda_context.hpp"
-#include "device/device_info.hpp"
-#include "device/nccl_comm.hpp"
-#include "comm_sim/transport/thread_transport.hpp"
 
 namespace tokenview {
 namespace {
@@ -28,15 +23,6 @@ namespace {
 using T = __nv_bfloat16;
 using Ops = CudaOps<T>;
 constexpr int rounds = 15;
-
-void require(ncclResult_t status) {
-  if (status != ncclSuccess) throw DeviceError(ncclGetErrorString(status));
-}
-
-double median(std::vector<double> values) {
-  std::ranges::nth_element(values, values.begin() + std::ptrdiff_t(values.size() / 2));
-  return values[values.size() / 2];
-}
 
 struct Times {
   double queued, waited;  // microseconds a call
@@ -151,18 +137,5 @@ class Bench {
 
 int main(int argc, char** argv) {
   using namespace tokenview;
-  std::string reason;
-  const auto found = std::int64_t(devices(reason).size());
-  const std::int64_t gpus = argc > 1 ? std::atol(argv[1]) : std::min<std::int64_t>(found, 2);
-  if (gpus < 2 || gpus > found) {
-    std::printf("skipped: %ld GPUs asked for, %ld found, two needed\n", long(gpus), long(found));
-    return 77;
-  }
-  try {
-    std::printf("%ld GPUs, NCCL %s\n", long(gpus), nccl_version().c_str());
-    ThreadWorld(gpus).run([](Transport& transport) { Bench(transport).run(); });
-  } catch (const Error& error) {
-    std::printf("error: %s\n", error.what());
-    return 1;
-  }
+  return run_on_gpus(argc, argv, [](Transport& transport) { Bench(transport).run(); });
 }

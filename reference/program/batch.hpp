@@ -23,6 +23,8 @@ struct Batch {
   std::vector<std::int64_t> row_tokens;  // which token of the step each row is; empty: 0, 1, ...
   bool keep_states = false;  // keep the recurrent state after every row, for commit_accepted()
 
+  bool operator==(const Batch&) const = default;
+
   std::int64_t num_tokens() const { return std::int64_t(input_ids.size()); }
   std::int64_t num_sequences() const { return std::int64_t(query_start_loc.size()) - 1; }
   std::int64_t num_real_tokens() const { return query_start_loc.back(); }
