@@ -55,7 +55,9 @@ struct Findings {
   void add(const InferredRow& row, const RowRun* required, std::int16_t dp, std::int32_t step) {
     const RowExplanation& e = row.best;
     const bool pad_is_due = required != nullptr && required->kind == RowKind::pad;
-    if (pad_is_due && (e.reading != RowReading::pad || e.row.content != PadContent::zero)) {
+    const bool is_of_here = e.reading == RowReading::token && e.row.step == step && e.row.dp == dp;
+    const bool is_zero = e.reading == RowReading::pad && e.row.content == PadContent::zero;
+    if (pad_is_due && !is_of_here && !is_zero) {
       ++garbage_in_pads;
       return;
     }
@@ -151,7 +153,7 @@ std::string fault_in_words(const std::vector<InferredRank>& ranks,
         std::ranges::any_of(required, [](const TokenView& view) { return view.sum.is_partial(); });
     if (found.partial > 0 && !required.empty() && !due_is_partial)
       return "partial sum where the complete value is required";
-    if (found.garbage_in_pads > 0) return "pads poisoned";
+    if (found.garbage_in_pads > 0 && found.moved == 0) return "pads poisoned";
     if (found.moved > 0 || found.lost > 0) {
       std::vector<TokenView> views;
       for (const InferredRank& rank : ranks) views.push_back(rank.view);
