@@ -17,6 +17,7 @@
 #include "verify/model_argument.hpp"
 #include "verify/report.hpp"
 #include "verify/requests.hpp"
+#include "verify/view_report.hpp"
 
 namespace tokenview {
 namespace {

@@ -187,12 +187,23 @@ bool is_sound(const Scenario& s) {
          run_views(run, false).clean();
 }
 
+bool is_clean(const Scenario& s, const ScenarioVariant& variant) {
+  try {
+    return run_scenario(s, variant).clean();
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 class Shrinker {
  public:
   explicit Shrinker(const Scenario& s) : now_(s) {
     const std::optional<FailureMark> mark = failure_of(s);
     ++tried_;
-    guards_ = is_sound(s);
+    if (is_sound(s))
+      guard_ = is_sound;
+    else if (is_clean(s, s.repaired))
+      guard_ = [](const Scenario& smaller) { return is_clean(smaller, smaller.repaired); };
     if (!mark) throw UsageError(text("shrink: ", s.name, " is clean: nothing to shrink"));
     mark_ = *mark;
   }
@@ -223,7 +234,7 @@ class Shrinker {
     ++tried_;
     try {
       const std::optional<FailureMark> mark = failure_of(smaller);
-      if (!mark || !(*mark == mark_) || (guards_ && !is_sound(smaller))) return false;
+      if (!mark || !(*mark == mark_) || !guard_(smaller)) return false;
     } catch (const Error&) {  // no configuration, or a fault that is not met any more
       return false;
     }
@@ -382,18 +393,11 @@ class Shrinker {
 
   Scenario now_;
   FailureMark mark_;
-  bool guards_ = true;  // whether the inputs as they came make sense without the fault
+  // What shows that the inputs still make sense without the fault; as they came, they may not.
+  std::function<bool(const Scenario&)> guard_ = [](const Scenario&) { return true; };
   std::vector<std::string> steps_;
   std::int64_t tried_ = 0;
 };
-
-bool is_clean(const Scenario& s, const ScenarioVariant& variant) {
-  try {
-    return run_scenario(s, variant).clean();
-  } catch (const Error&) {
-    return false;
-  }
-}
 
 /// A variant that is clean in the smaller configuration: the scenario's own, the one suggested, or
 /// without sequence parallelism.

@@ -26,11 +26,6 @@ std::string coloured(std::string line, const std::string& word, const char* colo
   return line;
 }
 
-/// "all", "1/4"
-std::string to_string(const ColumnBlock& columns) {
-  return columns.all() ? "all" : text(columns.begin, '/', columns.of);
-}
-
 ReportRecord view_record(const NamedView& view) {
   ReportRecord record{.kind = "view"};
   const std::size_t slash = view.name.find('/');
@@ -40,7 +35,7 @@ ReportRecord view_record(const NamedView& view) {
   for (const ViewOps::Tensor& of_rank : view.by_rank) {
     rows.push_back(to_map(of_rank.rows));
     sums.push_back(to_string(of_rank.sum));
-    columns.push_back(to_string(of_rank.columns));
+    columns.push_back(of_rank.columns.all() ? "all" : to_string(of_rank.columns));
   }
   record.more = {{"stage", view.stage}, {"rows", rows}, {"sums", sums}, {"columns", columns}};
   return record;
