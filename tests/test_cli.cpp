@@ -177,7 +177,8 @@ std::string completions(const std::string& words) {
 
 BOOST_AUTO_TEST_CASE(completion_offers_verbs_options_and_words) {
   BOOST_TEST(completions("tokenview ''") ==
-             "check record info run repro cost affected sweep shrink devices -h --help --version\n");
+             "check diff record info run repro cost affected sweep shrink report devices -h --help "
+             "--version\n");
   BOOST_TEST(completions("tokenview check --al") == "--allow-ties\n");
   BOOST_TEST(completions("tokenview check -v --format ''") == "text jsonl\n");
   BOOST_TEST(completions("tokenview check --dtype = bf") == "bfloat16\n");

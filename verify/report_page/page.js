@@ -178,8 +178,10 @@ function mapSection(one) {
     if (tap[3] < 0) return;
     const [held, sums, columns] = data.views[tap[3]];
     const problem = marked.get(index);
-    body.append(el("tr", { class: problem !== undefined ? "finding" : tap[3] === last ? "same" : null, id: problem === 0 ? "first-finding" : null },
-      el("td", { class: "name" }, breakable(placeOf(tap)), tap[2] ? ` (stage ${tap[2]})` : "", problem === undefined ? null : el("div", { class: "mark" }, problem === 0 ? "first finding" : one.problems[problem].rule)),
+    // What only differs in its numbers is told in the table below: here it would hide the findings.
+    const isFinding = problem === 0 || (problem !== undefined && one.problems[problem].rule !== "difference");
+    body.append(el("tr", { class: isFinding ? "finding" : tap[3] === last ? "same" : null, id: problem === 0 ? "first-finding" : null },
+      el("td", { class: "name" }, breakable(placeOf(tap)), tap[2] ? ` (stage ${tap[2]})` : "", isFinding ? el("div", { class: "mark" }, problem === 0 ? "first finding" : one.problems[problem].rule) : null),
       held.map((map, rank) => {
         const sum = data.names[sums[rank]], column = data.names[columns[rank]];
         const notes = [sum && sum !== "complete" ? sum : "", column && column !== "all" ? `columns ${column}` : ""].filter(Boolean).join(", ");
