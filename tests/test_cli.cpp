@@ -103,9 +103,9 @@ struct WrongLine {
 std::ostream& operator<<(std::ostream& out, const WrongLine& line) { return out << line.said; }
 
 const std::vector<WrongLine> wrong_lines = {
-    {{}, "no verb is given, expected one of check, record, info"},
+    {{}, "no verb is given, expected one of check, diff, record"},
     {{"chekc"}, "there is no verb 'chekc', did you mean check?"},
-    {{"frobnicate"}, "there is no verb 'frobnicate', expected one of check, record, info"},
+    {{"frobnicate"}, "there is no verb 'frobnicate', expected one of check, diff, record"},
     {{"--versoin"}, "there is no option '--versoin', did you mean --version?"},
     {{"check", "--thread", "2"}, "check: there is no option '--thread', did you mean --threads?"},
     {{"check", "--thread=2"}, "there is no option '--thread', did you mean --threads?"},
