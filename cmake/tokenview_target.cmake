@@ -20,14 +20,19 @@ if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")  # -Wconversion means the same as for 
     $<$<COMPILE_LANGUAGE:CXX>:-Wno-sign-conversion>)
 endif()
 # False positives of g++ 12: operator+ of std::string at -O3 (bug 105651), and the intrinsics of
-# AVX-512, which initialise a variable with itself (bug 105593).
-if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-  target_compile_options(tokenview_flags INTERFACE
-    $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict -Wno-psabi>)  # no vector crosses a library's border
-  if(TOKENVIEW_ISA MATCHES "AVX-512")
+# AVX-512, which initialise a variable with itself (bug 105593); of all versions: moving a
+# std::variant that holds another alternative (bug 80635).
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  if(CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
     target_compile_options(tokenview_flags INTERFACE
-      $<$<COMPILE_LANGUAGE:CXX>:-Wno-uninitialized -Wno-maybe-uninitialized>)
+      $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict -Wno-psabi>)  # no vector crosses a library's border
+    if(TOKENVIEW_ISA MATCHES "AVX-512")
+      target_compile_options(tokenview_flags INTERFACE
+        $<$<COMPILE_LANGUAGE:CXX>:-Wno-uninitialized>)
+    endif()
   endif()
+  target_compile_options(tokenview_flags INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-Wno-maybe-uninitialized>)
 endif()
 if(TOKENVIEW_SANITIZE)
   target_compile_options(tokenview_flags INTERFACE
