@@ -178,6 +178,17 @@ BOOST_AUTO_TEST_CASE(rows_are_held_to_their_own_limits) {
   BOOST_TEST(!exact.judge(std::vector{row(0, 1e-30, 1e-30)}).holds());
 }
 
+BOOST_AUTO_TEST_CASE(a_bound_as_a_rule_allows_what_it_allows_and_little_more) {
+  const TapBound bound{
+      .row_l2 = {1, 2}, .row_max = {0.5, 1}, .expected = {0.25, 0.5}, .all_rows = 3};
+  const ToleranceRule rule = as_rule(bound, {{2, 2}, {3, 4, 0, 10}});
+  BOOST_TEST(*rule.row_l2 == 0.2);  // 1 of 5, 2 of 10
+  BOOST_TEST(*rule.of_max == 0.1);
+  BOOST_TEST(std::abs(*rule.l2 - std::sqrt(5.0 / 125.0)) < 1e-12);
+  BOOST_TEST(*as_rule(bound, {{2, 2}, {0, 0, 0, 0}}).of_max == 0);
+  BOOST_CHECK_THROW(as_rule(bound, {{3, 1}, {1, 2, 3}}), ShapeError);
+}
+
 // Recordings of another implementation (Hugging Face), and our runs beside them.
 
 BOOST_DATA_TEST_CASE(right_runs_hold_against_recordings,

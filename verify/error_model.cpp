@@ -145,6 +145,27 @@ TapBound::Judgement TapBound::judge(std::span<const RowComparison> compared,
   return judgement;
 }
 
+ToleranceRule as_rule(const TapBound& bound, const HostTensor& trusted) {
+  if (bound.rows() != trusted.rows())
+    throw ShapeError(text("error model: a bound of ", bound.rows(), " rows for a tap of ",
+                          to_string(trusted.shape)));
+  const Eigen::Map<const Matrix<float>> values(trusted.values.data(), trusted.rows(),
+                                               trusted.cols());
+  ToleranceRule rule{.of_max = 0, .l2 = 0, .row_l2 = 0};
+  const double largest = values.size() == 0 ? 0 : double(values.cwiseAbs().maxCoeff());
+  double allowed_squares = 0;
+  for (std::int64_t r = 0; r < bound.rows(); ++r) {
+    const double length = values.row(r).cast<double>().norm();
+    const double of_row = bound.row_l2[std::size_t(r)];
+    if (length > 0) rule.row_l2 = std::max(*rule.row_l2, of_row / length);
+    if (largest > 0) rule.of_max = std::max(*rule.of_max, bound.row_max[std::size_t(r)] / largest);
+    allowed_squares += of_row * of_row;
+  }
+  const double length = values.cast<double>().norm();
+  if (length > 0) rule.l2 = std::sqrt(allowed_squares) / length;
+  return rule;
+}
+
 struct TapErrorModel::Impl {
   Impl(const GoldenCase& of_golden, const Implementation& of_implementation,
        const ErrorModelOptions& with_options)

@@ -11,6 +11,7 @@
 #include "verify/compare.hpp"
 #include "verify/golden_run.hpp"
 #include "verify/tolerance.hpp"
+#include "verify/tolerance_rules.hpp"
 
 namespace tokenview {
 
@@ -51,6 +52,11 @@ struct TapBound {
                   std::span<const std::int64_t> trusted_rows = {},
                   std::span<const double> scale = {}) const;
 };
+
+/// The bound as a rule for a whole tensor, for who places rows by their values before they are
+/// judged: no row and no element is held to less than the bound has for it. Looser than judge()
+/// where rows differ in size.
+ToleranceRule as_rule(const TapBound& bound, const HostTensor& trusted);
 
 /// Half a step of a type, relative to the value: the largest error of one rounding.
 double unit_roundoff_of(DType type);
