@@ -189,7 +189,8 @@ class PlainReport final : public PlainDiffListener {
                            : "difference";
     if (arguments_.as_records()) {
       ReportRecord record{.kind = "summary", .file = second_, .verdict = verdict};
-      record.more = {{"trusted", first},
+      record.more = {{"verb", "diff"},
+                     {"trusted", first},
                      {"taps", totals.compared},
                      {"values", totals.values},
                      {"failed", totals.differing},

@@ -286,6 +286,7 @@ Exit list_repairs(const std::vector<Scenario>& scenarios, OutputFormat format) {
   }
   ReportRecord summary{.kind = "summary"};
   summary.verdict = "match";
+  summary.more = {{"verb", "repro --repairs"}};
   const RepairScore score = score_of(all);
   for (const RepairVerdict verdict : {RepairVerdict::agree, RepairVerdict::equivalent,
                                       RepairVerdict::differs, RepairVerdict::none})

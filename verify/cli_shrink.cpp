@@ -71,7 +71,9 @@ Exit shrink(const ShrinkArguments& arguments) {
         std::cout << json_line(record) << '\n';
     ReportRecord summary{.kind = "summary", .file = small.name};
     summary.verdict = "finding";
-    summary.more = {{"findings", std::int64_t(result.findings.size())}, {"detail", result.error}};
+    summary.more = {{"verb", "shrink"},
+                    {"findings", std::int64_t(result.findings.size())},
+                    {"detail", result.error}};
     std::cout << json_line(summary) << '\n';
   } else {
     std::cout << "from    " << to_string(size_of(before)) << '\n';

@@ -224,7 +224,8 @@ void write_dump_diff(std::ostream& out, const DiffSides& sides, const DumpDiffRe
     summary.allowed = worst->bound.allowed;
     summary.more.emplace_back("metric", worst->bound.metric);
   }
-  summary.more.insert(summary.more.end(), {{"trusted", sides.trusted},
+  summary.more.insert(summary.more.end(), {{"verb", "diff"},
+                                           {"trusted", sides.trusted},
                                            {"parallel", sides.parallel},
                                            {"steps", result.steps},
                                            {"taps", result.compared},
