@@ -78,7 +78,8 @@ BOOST_AUTO_TEST_CASE(from_the_readme_to_a_diagnosed_dump) {
   for (const std::string part :
        {"first difference  step 0 step0/mtp.norm: shard where full is required",
         "rank 0   tp=0  holds [0,1,2], required [0,1,2,3,4,5,6,7,8,9]",
-        "rank 3   tp=3  holds [9,PAD,PAD], required [0,1,2,3,4,5,6,7,8,9]", "the run stopped"})
+        "rank 3   tp=3  holds [9,PAD,PAD], required [0,1,2,3,4,5,6,7,8,9]", "the run stopped",
+        "suggest gather over tp and trim to T between step0/mtp.layers.0 and step0/mtp.norm"})
     BOOST_TEST(contains(ends[1].out, part), ends[1].out);
   BOOST_TEST(std::count(ends[1].out.begin(), ends[1].out.end(), '\n') <= 24);  // a screen
   BOOST_TEST(ends[2].code == 0, ends[2].out << ends[2].err);

@@ -329,6 +329,8 @@ Exit run(const RunArguments& arguments) {
 Scenario scenario_of(const RunArguments& arguments) {
   if (arguments.numeric || arguments.executor.any())
     throw UsageError("--numeric, --device and --comm: this verb works on token views");
+  if (!arguments.cases.empty() || !arguments.dump.empty() || arguments.strip)
+    throw UsageError("--case, --dump and --strip: this verb has no numbers, expected --requests");
   const ModelConfig config = model_argument(arguments.model).reading.config;
   require_simulable(config, arguments.parallel, arguments.draft_steps);
   if (arguments.correct_target && arguments.draft_steps == 0)

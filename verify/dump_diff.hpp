@@ -46,6 +46,7 @@ struct TapDiff {
   std::string kind;    // of what is held: "full", "shard", "partial", "columns"
   std::string called;  // what is wrong: "shard where full is required"
   std::string detail;
+  std::string repair;  // of a layout: the move that is missing, and where; empty: no single one
   std::vector<RankHolding> ranks;
 
   bool failed() const { return verdict != Verdict::match; }

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "reference/program/error.hpp"
+#include "verify/blame.hpp"
 #include "verify/dump_diff_parts.hpp"
 #include "verify/held_words.hpp"
 #include "verify/report.hpp"
@@ -117,6 +118,19 @@ const CleanLayout* nearest_layout(const std::vector<CleanLayout>& layouts,
   return nearest;
 }
 
+/// "gather over tp and trim to T between step0/mtp.layers.0 and step0/mtp.norm"
+std::string missing_move(const std::vector<ExplainedTap>& taps, const std::vector<Stand>& stands,
+                         std::size_t blamed, const std::vector<TokenView>& required) {
+  const std::string move = move_between(placement_in_words(taps[blamed].ways.front().views),
+                                        placement_in_words(required));
+  if (move.empty()) return {};
+  const std::string& name = taps[blamed].diff.tap;
+  for (std::size_t i = blamed; i-- > 0;)
+    if (stands[i] == Stand::agrees && pass_of(taps[i].diff.tap) == pass_of(name))
+      return text(move, " between ", taps[i].diff.tap, " and ", name);
+  return text(move, " before ", name);
+}
+
 std::string judge_layouts(std::vector<ExplainedTap>& taps, const CleanLayout* nearest,
                           bool stopped) {
   std::vector<Stand> stands(taps.size(), Stand::unknown);
@@ -156,6 +170,7 @@ std::string judge_layouts(std::vector<ExplainedTap>& taps, const CleanLayout* ne
                            !is_last  ? "wrong values follow"
                            : stopped ? "the run stopped"
                                      : "the pass ends on this one");
+    tap.diff.repair = missing_move(taps, stands, blamed, required_views(*nearest, tap));
     return {};
   }
   const auto count = std::ranges::count(stands, Stand::deviates);

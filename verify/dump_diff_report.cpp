@@ -115,6 +115,7 @@ class TextReport {
       out_ << "  observed " << observed << ", max|error| "
            << fmt::format("{:.2g}, relative L2 {:.2g}", first.max_abs, first.relative_l2) << '\n';
     if (!first.detail.empty()) out_ << "  " << printable(first.detail) << '\n';
+    if (!first.repair.empty()) out_ << "  suggest " << printable(first.repair) << '\n';
   }
 
   void print_others() {
@@ -213,6 +214,7 @@ void write_dump_diff(std::ostream& out, const DiffSides& sides, const DumpDiffRe
     if (!tap.against.empty()) record.more.emplace_back("against", tap.against);
     if (!tap.called.empty()) record.more.emplace_back("called", tap.called);
     if (!tap.detail.empty()) record.more.emplace_back("detail", tap.detail);
+    if (!tap.repair.empty()) record.more.emplace_back("repair", tap.repair);
     out << json_line(record) << '\n';
   }
   ReportRecord summary{.kind = "summary", .file = sides.dump, .verdict = verdict_of(result)};
