@@ -20,6 +20,7 @@
 #include "verify/plain_diff.hpp"
 #include "verify/report.hpp"
 #include "verify/trusted_dump.hpp"
+#include "verify/view_report.hpp"
 
 namespace tokenview {
 namespace {
@@ -87,16 +88,12 @@ Exit exit_of(const std::string& verdict) {
                                    : Exit::nothing_compared;
 }
 
-std::string in_words(const ParallelConfig& parallel) {
-  return text("tp=", parallel.tp, " dp=", parallel.dp,
-              parallel.pp > 1 ? text(" pp=", parallel.pp) : "",
-              parallel.enable_expert_parallel ? " ep" : "");
-}
-
 Exit report(const DiffArguments& arguments, TrustedSide& side, const std::string& trusted,
             const DumpFile& dump) {
   DumpDiffOptions options;
   options.rules = rules_of(arguments);
+  options.by_error_model = !arguments.atol && !arguments.rtol && !arguments.like_torch &&
+                           !arguments.bitwise && arguments.rules.empty();
   options.threads = available_threads();
   const DumpDiffResult result = diff_dump(side, dump, options);
   const DiffSides sides{trusted, dump.name(), in_words(dump.parallel())};

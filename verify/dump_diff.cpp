@@ -134,13 +134,19 @@ class DumpDiff {
     const std::vector<CleanLayout> layouts = layouts_of(stages);
     std::vector<ExplainedTap> taps;
     for (const StageStep& stage : stages)
-      if (stage.trusted != nullptr) explain(stage, layouts, taps);
+      if (stage.trusted != nullptr) explain(stage, layouts, errors_of(stage), taps);
     result_.steps += !taps.empty();
     std::string in_words;
     const CleanLayout* const nearest = nearest_layout(layouts, taps, in_words);
     if (!in_words.empty()) result_.protocols.push_back(text("step ", number, ": ", in_words));
     std::ranges::stable_sort(taps, InProgramOrder(),
                              [](const ExplainedTap& tap) { return tap.diff.tap; });
+    for (const StageStep& stage : stages)
+      if (const TapErrorModel* errors = stage.trusted ? errors_of(stage) : nullptr) {
+        const std::string ties =
+            judge_by_errors(*side_.golden_case(*stage.trusted), *errors, stage.dp, nearest, taps);
+        if (!ties.empty()) result_.notes.push_back(text("step ", number, ": ", ties));
+      }
     const std::string note = judge_layouts(taps, nearest, stopped);
     if (!note.empty()) result_.notes.push_back(text("step ", number, ": ", note));
     name_faults(stages, nearest, taps);
@@ -165,9 +171,23 @@ class DumpDiff {
     return clean_layouts(*side_.config(), parallel, inputs, draft_steps);
   }
 
+  /// Null: fixed limits hold.
+  const TapErrorModel* errors_of(const StageStep& stage) {
+    if (!options_.by_error_model) return nullptr;
+    const std::optional<DType> type = narrow_type(stage, side_.dtype());
+    if (!type) return nullptr;
+    const GoldenCase* const golden = side_.golden_case(*stage.trusted);
+    if (golden == nullptr) return nullptr;
+    std::unique_ptr<TapErrorModel>& errors = errors_[{golden, *type}];
+    if (!errors)
+      errors = std::make_unique<TapErrorModel>(*golden, Implementation{*type, dump_.parallel().tp},
+                                               ErrorModelOptions{.threads = options_.threads});
+    return errors.get();
+  }
+
   void explain(const StageStep& stage, const std::vector<CleanLayout>& layouts,
-               std::vector<ExplainedTap>& taps) {
-    const TapExplainer explainer(dump_, options_, stage, layouts, side_.config());
+               const TapErrorModel* errors, std::vector<ExplainedTap>& taps) {
+    const TapExplainer explainer(dump_, options_, stage, layouts, side_.config(), errors);
     const std::set<std::string> names = stage.names();
     std::set<std::string> used;
     for (const std::string& name : names) {
@@ -241,6 +261,7 @@ class DumpDiff {
   const DumpDiffOptions& options_;
   std::map<std::int64_t, std::vector<StageStep>> stages_;  // by step
   std::map<std::int64_t, std::vector<TapDiff>> missing_;   // by step
+  std::map<std::pair<const GoldenCase*, DType>, std::unique_ptr<TapErrorModel>> errors_;
   std::set<std::string, InProgramOrder> names_not_compared_, names_not_captured_;
   DumpDiffResult result_;
 };

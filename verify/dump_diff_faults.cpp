@@ -12,7 +12,9 @@ namespace tokenview {
 namespace {
 
 /// What may differ between equal rows: far above rounding, far below another row.
-double tolerance_of(const std::string& type_name) { return type_name == "float32" ? 1e-4 : 2e-2; }
+double tolerance_of(const std::string& type_name, DType trusted) {
+  return type_name == "float32" && trusted == DType::float32 ? 1e-4 : 2e-2;
+}
 
 /// Everything that the rows of a tap are looked for in. Tensors stay where they are.
 struct Search {
@@ -80,7 +82,8 @@ std::string infer_rows(const DumpFile& dump, const TrustedSide& side, const Stag
     add_trusted(*other, tap.diff.tap, side.config(), counterpart.values.cols(), search);
 
   InferOptions options;
-  options.tolerance = tolerance_of(stage.tap(*tap.ranks.front(), tap.diff.tap).type_name);
+  options.tolerance =
+      tolerance_of(stage.tap(*tap.ranks.front(), tap.diff.tap).type_name, side.dtype());
   options.step = std::int32_t(stage.number);
   options.columns_of = columns_in(counterpart.segments);
   const InferredTap found = infer_placement(search.ranks, search.trusted, options);

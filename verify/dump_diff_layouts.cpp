@@ -17,17 +17,6 @@ bool has_free_pads(const std::string& tap) {
   return tap.ends_with(".gate.weights") || tap.ends_with(".gate.ids");
 }
 
-/// True where each rank holds what it is to hold; of a sampled tap the same rows as the others.
-bool same_layout(const std::string& tap, const std::vector<TokenView>& a,
-                 const std::vector<TokenView>& b) {
-  if (may_be_sampled(tap) && !a.empty() && kind_of(a) == "full" && kind_of(b) == "full")
-    return true;
-  return std::ranges::equal(a, b, [](const TokenView& x, const TokenView& y) {
-    return same_rows(x.rows, y.rows) && x.sum.is_partial() == y.sum.is_partial() &&
-           x.columns.all() == y.columns.all();
-  });
-}
-
 bool has_zero_pads(const std::vector<TokenView>& views) {
   bool has_pads = false;
   for (const TokenView& view : views)
@@ -92,6 +81,16 @@ std::vector<TokenView> required_views(const CleanLayout& layout, const Explained
     views.push_back(*view);
   }
   return views;
+}
+
+bool same_layout(const std::string& tap, const std::vector<TokenView>& a,
+                 const std::vector<TokenView>& b) {
+  if (may_be_sampled(tap) && !a.empty() && kind_of(a) == "full" && kind_of(b) == "full")
+    return true;
+  return std::ranges::equal(a, b, [](const TokenView& x, const TokenView& y) {
+    return same_rows(x.rows, y.rows) && x.sum.is_partial() == y.sum.is_partial() &&
+           x.columns.all() == y.columns.all();
+  });
 }
 
 const CleanLayout* nearest_layout(const std::vector<CleanLayout>& layouts,

@@ -9,6 +9,7 @@
 
 #include "verify/clean_layouts.hpp"
 #include "verify/dump_diff.hpp"
+#include "verify/error_model.hpp"
 #include "verify/tap_fit.hpp"
 #include "verify/trusted_step.hpp"
 
@@ -33,6 +34,15 @@ struct TapWay {
   std::string garbage;           // a pad that is not zero, in words; empty: none
 };
 
+/// A tensor put together from the ranks, each held as `views` say.
+struct PutTogether {
+  std::vector<TokenView> views;
+  double distance = 0;                         // from the trusted one: RMS, or ids that differ
+  Matrix<double> values = {};                  // [tokens, columns]; or
+  Matrix<std::int64_t> ids = {};               // [tokens, k]
+  std::vector<std::int64_t> absent_rows = {};  // that no rank holds whole
+};
+
 /// A tap with what was found.
 struct ExplainedTap {
   TapDiff diff;
@@ -40,6 +50,10 @@ struct ExplainedTap {
   std::vector<const DumpRank*> ranks;  // that have it
   std::vector<TapWay> ways;            // none: the values do not fit
   std::vector<Rows> nearest;           // of each rank, in the way that comes nearest
+
+  // Where an error model decides, of taps that the trusted side has by this name: in each way that
+  // has all tokens and columns, whether it fits or not.
+  std::vector<PutTogether> put_together = {};
 };
 
 // dump_diff_taps.cpp
@@ -47,8 +61,10 @@ struct ExplainedTap {
 /// Holds the taps of a stage against their counterparts, whatever way they are held.
 class TapExplainer {
  public:
+  /// `errors`: of the step; null: fixed limits hold.
   TapExplainer(const DumpFile& dump, const DumpDiffOptions& options, const StageStep& stage,
-               const std::vector<CleanLayout>& layouts, const ModelConfig* config);
+               const std::vector<CleanLayout>& layouts, const ModelConfig* config,
+               const TapErrorModel* errors);
 
   /// Absent where the trusted side has no counterpart. `used` is told the trusted tap.
   std::optional<ExplainedTap> explain(const std::string& name, std::set<std::string>& used) const;
@@ -71,16 +87,32 @@ class TapExplainer {
   const StageStep& stage_;
   const std::vector<CleanLayout>& layouts_;
   const ModelConfig* config_;
+  const TapErrorModel* errors_;
   const std::set<std::string> names_;
 };
 
 /// True for taps of which an engine may keep the sampled rows only.
 bool may_be_sampled(const std::string& tap);
 
+// dump_diff_errors.cpp
+
+/// The type of a stage's values where that, or the trusted one, is narrower than float32.
+std::optional<DType> narrow_type(const StageStep& stage, DType trusted);
+
+/// Holds the taps of dp rank `dp` to the error model, put together as `nearest` has them (null, or
+/// not so: as they are nearest to what is trusted). Its verdict holds, whatever limit placed the
+/// rows. Returns the ties of choices, in words; empty: none.
+std::string judge_by_errors(const GoldenCase& golden, const TapErrorModel& errors, std::int64_t dp,
+                            const CleanLayout* nearest, std::vector<ExplainedTap>& taps);
+
 // dump_diff_layouts.cpp
 
 /// The protocol's views of a tap on its ranks; empty where the program does not name it.
 std::vector<TokenView> required_views(const CleanLayout& layout, const ExplainedTap& tap);
+
+/// True where each rank holds what it is to hold; of a sampled tap the same rows as the others.
+bool same_layout(const std::string& tap, const std::vector<TokenView>& a,
+                 const std::vector<TokenView>& b);
 
 /// The layout that most taps agree with, and how many: "D (112 of 112 taps)". Null: there is none.
 const CleanLayout* nearest_layout(const std::vector<CleanLayout>& layouts,

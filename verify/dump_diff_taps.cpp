@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cmath>
 
 #include "reference/program/error.hpp"
 #include "verify/dump_diff_parts.hpp"
@@ -87,6 +88,47 @@ std::vector<std::int64_t> nearest_rows(const TapTensors& tensors, const ColumnLa
   return rows;
 }
 
+bool is_zero_row(const HostTensor& tensor, std::int64_t row) {
+  const auto begin = tensor.values.begin() + row * tensor.cols();
+  return std::all_of(begin, begin + tensor.cols(), [](float value) { return value == 0; });
+}
+
+/// The tensor as the ranks hold it. Of several copies of an element the one that is farthest from
+/// the trusted value stands for all. Absent where a rank's tensor is of another shape, and where a
+/// token would be zeros that are none: a pad.
+std::optional<PutTogether> put_together(const TapTensors& tensors, const RowLayout& layout,
+                                        const ColumnLayout& columns) {
+  const HostTensor& trusted = *tensors.trusted;
+  const std::int64_t width = trusted.cols();
+  PutTogether whole{.views = {}, .values = Matrix<double>::Zero(trusted.rows(), width)};
+  Matrix<std::int64_t> copies = Matrix<std::int64_t>::Zero(trusted.rows(), width);
+  for (std::size_t i = 0; i < tensors.ranks.size(); ++i) {
+    const HostTensor& mine = tensors.ranks[i].values;
+    const std::vector<std::int64_t>& held = columns.columns[i];
+    if (layout.rows[i].size() != mine.rows() || std::int64_t(held.size()) != mine.cols()) return {};
+    std::int64_t row = 0;
+    for (const RowRun& run : layout.rows[i].runs())
+      for (std::int32_t k = 0; k < run.count; ++k, ++row) {
+        const std::int64_t token = run.first + k;
+        if (run.kind != RowKind::token || run.dp != tensors.dp || token >= trusted.rows()) continue;
+        if (!layout.is_partial && is_zero_row(mine, row) && !is_zero_row(trusted, token)) return {};
+        for (std::size_t c = 0; c < held.size(); ++c) {
+          const double found = mine.values[std::size_t(row * mine.cols()) + c];
+          const double right = trusted.values[std::size_t(token * width + held[c])];
+          double& value = whole.values(token, held[c]);
+          const bool is_first = copies(token, held[c])++ == 0;
+          if (layout.is_partial)
+            value += found;
+          else if (is_first || !(std::abs(found - right) <= std::abs(value - right)))
+            value = found;
+        }
+      }
+  }
+  for (std::int64_t r = 0; r < trusted.rows(); ++r)
+    if ((copies.row(r).array() == 0).any()) whole.absent_rows.push_back(r);
+  return whole;
+}
+
 /// The pad rows that are not zero, in words; empty: none.
 std::string nonzero_pads(const TapTensors& tensors, const RowLayout& layout) {
   for (std::size_t i = 0; i < tensors.ranks.size(); ++i) {
@@ -120,12 +162,13 @@ std::set<std::string> StageStep::names() const {
 
 TapExplainer::TapExplainer(const DumpFile& dump, const DumpDiffOptions& options,
                            const StageStep& stage, const std::vector<CleanLayout>& layouts,
-                           const ModelConfig* config)
+                           const ModelConfig* config, const TapErrorModel* errors)
     : dump_(dump),
       options_(options),
       stage_(stage),
       layouts_(layouts),
       config_(config),
+      errors_(errors),
       names_(stage.names()) {}
 
 std::optional<ExplainedTap> TapExplainer::explain(const std::string& name,
@@ -215,14 +258,23 @@ void TapExplainer::explain_values(const Counterpart& counterpart, ExplainedTap& 
   TapTensors tensors = tensors_of(dump_, stage_, counterpart);
   tensors.trusted = &counterpart.values;
   if (tensors.tokens() == 0) return;  // an idle rank: nothing to compare
+  const TapBound* const bound = errors_ == nullptr ? nullptr : errors_->bound_for(counterpart.tap);
   const ToleranceRule rule =
-      tap_limit(options_.rules, tap.diff.tap,
-                stage_.tap(*tap.ranks.front(), tap.diff.tap).type_name, counterpart.values);
+      bound != nullptr && bound->rows() == tensors.tokens()
+          ? as_rule(*bound, counterpart.values)
+          : tap_limit(options_.rules, tap.diff.tap,
+                      stage_.tap(*tap.ranks.front(), tap.diff.tap).type_name, counterpart.values);
   std::optional<TapFit> nearest;
   const auto try_fit = [&](const RowLayout& rows, const ColumnLayout& columns, bool sampled) {
     if (rows.is_partial && !columns.is_whole()) return;
     TapFit fit = fit_of(tensors, rows, columns, rule, sampled, options_.threads);
     if (fit.fits()) tap.ways.push_back({fit.views, nonzero_pads(tensors, rows)});
+    if (errors_ != nullptr && fit.complete && counterpart.tap == tap.diff.tap)
+      if (std::optional<PutTogether> whole = put_together(tensors, rows, columns)) {
+        whole->views = fit.views;
+        whole->distance = fit.comparison.rms();
+        tap.put_together.push_back(std::move(*whole));
+      }
     const bool is_nearer = !nearest || (fit.fits() && !nearest->fits()) ||
                            (fit.fits() == nearest->fits() && fit.comparison.count > 0 &&
                             !(fit.judgement.bound.ratio() >= nearest->judgement.bound.ratio()));
@@ -345,6 +397,20 @@ void TapExplainer::explain_ids(const IntegerTensor& trusted, ExplainedTap& tap) 
       std::vector<TokenView> views;
       for (const Rows& of_rank : rows.rows) views.push_back({of_rank, {}, {}});
       tap.ways.push_back({std::move(views), ""});
+    }
+    if (errors_ != nullptr) {
+      PutTogether& whole = tap.put_together.emplace_back();
+      whole.distance = double(differing);
+      whole.ids = Matrix<std::int64_t>::Zero(tensors.tokens(), k);
+      for (std::size_t i = 0; i < ids.size(); ++i) {
+        whole.views.push_back({rows.rows[i], {}, {}});
+        std::int64_t row = 0;
+        for (const RowRun& run : rows.rows[i].runs())
+          for (std::int32_t r = 0; r < run.count; ++r, ++row)
+            if (run.kind == RowKind::token && run.first + r < tensors.tokens())
+              for (std::int64_t c = 0; c < k; ++c)
+                whole.ids(run.first + r, c) = ids[i].values[std::size_t(row * k + c)];
+      }
     }
     if (fewest >= 0 && differing >= fewest) continue;
     fewest = differing;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <system_error>
 
+#include "reference/program/bfloat16.hpp"
 #include "reference/program/error.hpp"
 #include "verify/clean_layouts.hpp"
 #include "verify/data_folder.hpp"
@@ -35,10 +36,16 @@ void append_lists(std::vector<T>& all, std::vector<std::int32_t>& starts, std::s
   for (std::size_t s = sequence + 1; s < starts.size(); ++s) starts[s] += std::int32_t(more.size());
 }
 
-HostTensor as_float32(const Matrix<double>& values) {
+/// In float32; where `rounds`, of a bfloat16 model, what bfloat16 holds is stored as such: all but
+/// routing weights.
+HostTensor as_stored(const Matrix<double>& values, bool rounds) {
   HostTensor tensor{{values.rows(), values.cols()}, {}};
   tensor.values.reserve(std::size_t(values.size()));
-  for (Eigen::Index i = 0; i < values.size(); ++i) tensor.values.push_back(float(values.data()[i]));
+  for (Eigen::Index i = 0; i < values.size(); ++i) {
+    tensor.values.push_back(float(values.data()[i]));
+    rounds = rounds && round_to_bf16(tensor.values.back()) == tensor.values.back();
+  }
+  if (rounds) tensor.dtype = DType::bfloat16;
   return tensor;
 }
 
@@ -75,7 +82,7 @@ std::vector<DumpedStep> dumped_step(const Executor& executor, const ParallelRun&
     step.num_tokens = step.inputs.num_tokens();
     step.dummy = step.inputs.num_sequences() == 0;
     for (const auto& [tap, values] : numbers.taps[rank].values)
-      step.taps.emplace(tap, as_float32(values));
+      step.taps.emplace(tap, as_stored(values, executor.rounding != Rounding::none));
     for (const auto& [tap, ids] : numbers.taps[rank].ids)
       step.ids.emplace(
           tap, IntegerTensor{{ids.rows(), ids.cols()}, {ids.data(), ids.data() + ids.size()}});

@@ -29,6 +29,13 @@ std::shared_ptr<const TrustedStep> GoldenSide::step_of(std::int64_t number, std:
   return found;
 }
 
+const GoldenCase* GoldenSide::golden_case(const TrustedStep& step) {
+  if (!loaded_) loaded_ = std::make_unique<LoadedGolden>(golden_.path());
+  const auto found = cases_.find(step.name());
+  if (found != cases_.end()) return &found->second;
+  return &cases_.emplace(step.name(), GoldenCase(*loaded_, step.name())).first->second;
+}
+
 std::optional<HostTensor> GoldenSide::weight(const std::string& name) const {
   const auto found = golden_.weight_shapes().find(name);
   if (found == golden_.weight_shapes().end()) return std::nullopt;

@@ -10,6 +10,7 @@
 #include "reference/program/config.hpp"
 #include "verify/dump_file.hpp"
 #include "verify/golden_file.hpp"
+#include "verify/golden_run.hpp"
 #include "verify/trusted_step.hpp"
 
 namespace tokenview {
@@ -30,6 +31,13 @@ class TrustedSide {
   /// The model; null where it is not known.
   virtual const ModelConfig* config() const { return nullptr; }
 
+  /// Of the arithmetic that its values were made in, as far as that is known.
+  virtual DType dtype() const { return DType::float32; }
+
+  /// The case that a step of this side is, with what its model is made of; null where that is not
+  /// known. It lives as long as this side.
+  virtual const GoldenCase* golden_case(const TrustedStep&) { return nullptr; }
+
   /// A weight of the model, where this side has them.
   virtual std::optional<HostTensor> weight(const std::string&) const { return std::nullopt; }
 };
@@ -46,6 +54,8 @@ class GoldenSide final : public TrustedSide {
                                              const DumpStep& step) override;
   std::string no_step() const override { return "no case of the golden has its inputs"; }
   const ModelConfig* config() const override { return &config_; }
+  DType dtype() const override { return golden_.dtype(); }
+  const GoldenCase* golden_case(const TrustedStep& step) override;
   std::optional<HostTensor> weight(const std::string& name) const override;
 
  private:
@@ -57,6 +67,8 @@ class GoldenSide final : public TrustedSide {
   ModelConfig config_;
   std::map<std::string, GoldenInputs> inputs_;
   std::map<std::string, std::shared_ptr<const TrustedStep>> steps_;  // by case
+  std::unique_ptr<LoadedGolden> loaded_;                             // when asked for
+  std::map<std::string, GoldenCase> cases_;
 };
 
 }  // namespace tokenview

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// Dumps of bfloat16 models, whose errors are a matter of the model: see judge_case().
+#include <boost/test/data/monomorphic.hpp>
+#include <boost/test/data/test_case.hpp>
+
+#include "tests/boost_test.hpp"
+#include "tests/temporary_folder.hpp"
+#include "verify/dump_diff.hpp"
+#include "verify/dump_run.hpp"
+#include "verify/fault_text.hpp"
+#include "verify/golden_case.hpp"
+
+namespace tokenview {
+namespace {
+
+namespace data = boost::unit_test::data;
+
+const std::vector<std::string> goldens = {"qwen3_next_bf16", "qwen3_5_moe_bf16"};
+
+std::string path_of(const std::string& golden) {
+  return TOKENVIEW_SOURCE_DIR "/data/golden/" + golden + ".h5";
+}
+
+struct DumpOf {
+  std::string golden = {};
+  std::string of_case = "prefill";
+  ProtocolId protocol = ProtocolId::D;
+  std::int64_t tp = 2;
+  Rounding rounding = Rounding::hf;
+  std::vector<std::string> faults = {};
+  std::function<void(ParallelPlan&)> change = {};
+};
+
+/// Runs the case in bfloat16 and diffs what every rank had.
+DumpDiffResult diff(const DumpOf& what, bool by_error_model = true) {
+  const LoadedGolden golden(path_of(what.golden));
+  const LoadedGolden::Case& trusted = golden.cases().at(what.of_case);
+  const ParallelConfig parallel{.tp = what.tp, .enable_expert_parallel = what.tp > 1};
+  ParallelRun run{.config = golden.config(),
+                  .plan = plan_for(golden.config(), parallel, what.protocol),
+                  .draft_steps = std::size_t(trusted.draft_steps)};
+  if (what.change) what.change(run.plan);
+  CaseBatches batches = case_batches(trusted.inputs);
+  run.inputs.push_back({std::move(batches.context), std::move(batches.step)});
+  std::vector<InjectedFault> faults;
+  for (const std::string& fault : what.faults) faults.push_back(parse_fault(fault));
+  std::vector<std::int64_t> hits(faults.size(), 0);
+  if (!faults.empty()) {
+    run.faults = &faults;
+    run.fault_hits = &hits;
+  }
+  const TemporaryFolder folder;
+  dump_run({.rounding = what.rounding}, run, golden, {folder.file("dump"), "a test", false});
+  for (const std::int64_t count : hits) BOOST_TEST(count > 0, "the fault never met its place");
+  std::vector<std::string> paths;
+  for (std::int64_t rank = 0; rank < what.tp; ++rank)
+    paths.push_back(text(folder.file("dump"), "/dump.rank", rank, ".h5"));
+  const GoldenFile file = GoldenFile::open(path_of(what.golden));
+  GoldenSide side(file, {});
+  DumpDiffOptions options;
+  options.by_error_model = by_error_model;
+  return diff_dump(side, DumpFile::open(paths), options);
+}
+
+std::string in_words(const DumpDiffResult& result) {
+  const TapDiff* const first = result.first_difference();
+  if (first == nullptr) return "no difference";
+  return text(first->tap, ": ", first->called, ": ", first->bound.metric, ' ',
+              first->bound.observed, " of ", first->bound.allowed, "; ", first->detail);
+}
+
+}  // namespace
+
+BOOST_DATA_TEST_CASE(right_runs_match,
+                     data::make(goldens) * data::make({"hf", "vllm"}) * data::make({1, 2, 4}),
+                     golden, rounding, tp) {
+  for (const ProtocolId protocol : {ProtocolId::S, ProtocolId::D, ProtocolId::E})
+    for (const char* of_case : {"prefill", "decode"}) {
+      if (tp == 1 && protocol != ProtocolId::S) continue;
+      const DumpDiffResult result =
+          diff({.golden = golden,
+                .of_case = of_case,
+                .protocol = protocol,
+                .tp = tp,
+                .rounding = rounding == std::string("hf") ? Rounding::hf : Rounding::vllm});
+      BOOST_TEST(result.failed == 0,
+                 of_case << ", " << to_string(protocol) << ": " << in_words(result));
+      BOOST_TEST(result.compared > 100);
+    }
+}
+
+BOOST_AUTO_TEST_CASE(fixed_limits_would_alarm) {
+  std::int64_t alarms = 0;
+  for (const std::string& golden : goldens)
+    for (const Rounding rounding : {Rounding::hf, Rounding::vllm})
+      alarms += diff({.golden = golden, .rounding = rounding}, false).failed > 0;
+  BOOST_TEST(alarms > 0);
+}
+
+namespace {
+
+struct Named {
+  const char* name;
+  DumpOf of;
+  std::string tap;     // that differs first
+  std::string called;  // a part; empty: not named
+};
+std::ostream& operator<<(std::ostream& out, const Named& named) { return out << named.name; }
+
+const Named named[] = {
+    {"rank order reversed",
+     {.tp = 2, .faults = {"order:all_gather@model.layers.1*,with=reverse"}},
+     "target/model.layers.1.linear_attn.in_proj_",
+     ""},
+    {"the feed-forward reduced twice",
+     {.protocol = ProtocolId::S,
+      .tp = 2,
+      .faults = {"repeat:all_reduce@model.layers.1,occurrence=2"}},
+     "target/model.layers.1",
+     ""},
+    {"the shared expert split over ranks with other rows",
+     {.protocol = ProtocolId::A,
+      .tp = 2,
+      .change = [](ParallelPlan& plan) { plan.shared_expert_whole = false; }},
+     "target/model.layers.0.mlp.shared_expert.",
+     "columns"},
+    {"the MTP returns its shard",
+     {.protocol = ProtocolId::B, .tp = 2},
+     "step0/mtp.norm",
+     "shard where full is required"},
+};
+
+}  // namespace
+
+BOOST_DATA_TEST_CASE(faults_are_seen_and_named, data::make(goldens) * data::make(named), golden,
+                     fault) {
+  DumpOf of = fault.of;
+  of.golden = golden;
+  const DumpDiffResult result = diff(of);
+  const TapDiff* const first = result.first_difference();
+  BOOST_REQUIRE(first != nullptr);
+  BOOST_TEST(first->tap.starts_with(fault.tap), in_words(result));
+  BOOST_TEST(first->called.find(fault.called) != std::string::npos, in_words(result));
+}
+
+}  // namespace tokenview

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <utility>
+
+#include "reference/program/error.hpp"
+#include "verify/case_judgement.hpp"
+#include "verify/dump_diff_parts.hpp"
+#include "verify/report.hpp"
+
+namespace tokenview {
+namespace {
+
+using Verdict = TapDiff::Verdict;
+
+std::string in_words(const Bound& bound) {
+  return text(bound.metric, ' ', bound.observed, " of ", bound.allowed);
+}
+
+/// The way of putting a tap together that is `nearest`'s, whether it fits or not: a choice of
+/// experts or a draft may have moved the values. Else what comes nearest to the trusted ones.
+const PutTogether* chosen(const ExplainedTap& tap, const CleanLayout* nearest) {
+  const std::vector<TokenView> required =
+      nearest == nullptr ? std::vector<TokenView>() : required_views(*nearest, tap);
+  const auto rank = [&](const PutTogether& whole) {
+    return std::pair(!required.empty() && same_layout(tap.diff.tap, whole.views, required),
+                     -whole.distance);
+  };
+  const auto best = std::ranges::max_element(tap.put_together, {}, rank);
+  return best == tap.put_together.end() ? nullptr : &*best;
+}
+
+void take(const TapJudgement& judgement, const PutTogether& whole, ExplainedTap& tap) {
+  if (tap.diff.verdict == Verdict::layout) return;  // annotated otherwise than held
+  tap.diff.bound = judgement.total;
+  const bool is_tie = judgement.verdict == tokenview::Verdict::tie;
+  if (is_tie || judgement.verdict == tokenview::Verdict::match) {
+    if (tap.ways.empty()) tap.ways.push_back({whole.views, ""});
+    tap.diff.verdict = Verdict::match;
+    tap.diff.called.clear();
+    tap.diff.detail = is_tie ? "explained by choices that errors can turn" : "";
+    return;
+  }
+  tap.ways.clear();
+  tap.diff.verdict = Verdict::difference;
+  tap.diff.detail = judgement.detail;
+  if (judgement.own)
+    tap.diff.detail =
+        text(judgement.is_origin ? "origin: of its own operations "
+                                 : "inherited: of its own operations ",
+             in_words(*judgement.own), judgement.detail.empty() ? "" : "; ", judgement.detail);
+}
+
+}  // namespace
+
+std::optional<DType> narrow_type(const StageStep& stage, DType trusted) {
+  for (const auto& [name, tap] : stage.of(*stage.ranks.front()).taps)
+    for (const DType type : {DType::bfloat16, DType::float16})
+      if (tap.type_name == to_string(type)) return type;
+  if (trusted != DType::float32) return DType::float32;
+  return std::nullopt;
+}
+
+std::string judge_by_errors(const GoldenCase& golden, const TapErrorModel& errors, std::int64_t dp,
+                            const CleanLayout* nearest, std::vector<ExplainedTap>& taps) {
+  FoundTaps found;
+  std::vector<std::pair<ExplainedTap*, const PutTogether*>> judged;
+  for (ExplainedTap& tap : taps) {
+    const PutTogether* const whole = tap.diff.dp == dp ? chosen(tap, nearest) : nullptr;
+    if (whole == nullptr || tap.diff.tap == "draft_ids") continue;
+    judged.emplace_back(&tap, whole);
+    if (whole->ids.size() > 0)
+      found.ids[tap.diff.tap] = whole->ids;
+    else
+      found.values[tap.diff.tap] = whole->values;
+    if (!whole->absent_rows.empty()) found.absent_rows[tap.diff.tap] = whole->absent_rows;
+  }
+  const CaseJudgement judgement = judge_case(golden, errors, found);
+  for (const auto& [tap, whole] : judged) {
+    const auto of_tap = std::ranges::find(judgement.taps, tap->diff.tap, &TapJudgement::place);
+    if (of_tap != judgement.taps.end()) take(*of_tap, *whole, *tap);
+  }
+  const std::int64_t ties = judgement.ties();
+  return ties == 0 ? "" : text(plural(ties, "choice"), " of experts or drafts within their errors");
+}
+
+}  // namespace tokenview
