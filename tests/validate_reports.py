@@ -154,6 +154,7 @@ def main() -> int:
     parser.add_argument("--source", required=True, type=pathlib.Path)
     arguments = parser.parse_args()
     golden = str(arguments.source / "data/golden/qwen3_next_tiny.h5")
+    engine = arguments.source / "data/engine"
     schemas = arguments.source / "tests/schemas"
     validator = validator_of(arguments.source / "docs/report-schema.json")
 
@@ -167,6 +168,7 @@ def main() -> int:
         "check-unreadable": (2, ["check", str(arguments.source / "README.md")]),
         "matrix": (0, ["check", "--matrix=quick", golden, "--tp", "1,2", "--dp", "1"]),
         "matrix-v": (0, ["check", "--matrix=full", "-v", golden, "--tp", "2", "--case", "one"]),
+        "matrix-bf16": (0, ["check", "--matrix=quick", golden.replace("tiny", "bf16"), "--tp", "2", "--dp", "1"]),
         "matrix-shard": (0, ["check", "--matrix=quick", golden, "--tp", "2", "--shard", "1/3"]),
         "matrix-nothing": (3, ["check", "--matrix=quick", golden, "--case", "nowhere"]),
         "run": (1, [*run, "--tp", "4", "--draft-steps", "1"]),
@@ -174,6 +176,10 @@ def main() -> int:
         "run-numeric": (1, [*run, "--tp", "2", "--draft-steps", "1", "--numeric"]),
         "repro": (1, ["repro", "vllm-48429"]),
         "repro-repaired": (0, ["repro", "vllm-48429", "--repaired"]),
+        "repairs": (0, ["repro", "--repairs"]),
+        "shrink": (1, ["shrink", "vllm-48429"]),
+        "diff": (0, ["diff", str(engine / "golden.h5"), *map(str, sorted(engine.glob("dump.rank*.h5")))]),
+        "diff-lost-rank": (1, ["diff", str(engine / "golden.h5"), str(engine / "dump.rank0.h5")]),
         "cost": (0, ["cost"]),
         "cost-one": (0, ["cost", "--tp", "1"]),
         "affected": (1, "affected --engine vllm-0.27.1 --model qwen3.5-35b --tp 2 --dp 2 --ep --draft-steps 2".split()),
@@ -194,7 +200,7 @@ def main() -> int:
             claim(bool(records) and records[-1]["kind"] == "summary" and "verb" in records[-1], f"{label}: no last summary")
             results.append(folder / f"{label}.jsonl")
             results[-1].write_text(ended.stdout)
-        expected = {"tap", "case", "finding", "view", "collective", "cost", "fault", "summary"}
+        expected = {"tap", "case", "finding", "view", "collective", "blame", "repair", "cost", "fault", "summary"}
         claim(expected <= kinds, f"kinds {sorted(expected - kinds)} were never printed")
 
         results.append(folder / "failing.jsonl")
