@@ -6,6 +6,7 @@
 
 #include "reference/program/error.hpp"
 #include "verify/golden_case.hpp"
+#include "verify/placed_compare.hpp"
 #include "verify/tap_order.hpp"
 #include "verify/view_run.hpp"
 
@@ -18,12 +19,9 @@ CleanLayout layout_of(const ViewRunResult& run, const ParallelConfig& parallel,
   for (const NamedView& view : run.views) {
     std::vector<TokenView>& of_world = layout.views[view.name];
     of_world.resize(std::size_t(parallel.world_size()));
-    std::size_t in_stage = 0;
-    for (std::int64_t world = 0; world < parallel.world_size(); ++world) {
-      if (coordinates_of(world, parallel).pp != view.stage) continue;
-      if (in_stage >= view.by_rank.size()) break;
-      of_world[std::size_t(world)] = as_in_files(view.by_rank[in_stage++], view.name, inputs);
-    }
+    for_each_holder(view, parallel, [&](const RankCoordinates& at, const ViewOps::Tensor& held) {
+      of_world[std::size_t(at.world)] = as_in_files(held, view.name, inputs);
+    });
   }
   return layout;
 }

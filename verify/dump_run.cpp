@@ -13,6 +13,7 @@
 #include "verify/data_folder.hpp"
 #include "verify/dump_writer.hpp"
 #include "verify/hdf5_text.hpp"
+#include "verify/placed_compare.hpp"
 #include "verify/tap_order.hpp"
 #include "verify/view_run.hpp"
 
@@ -47,17 +48,6 @@ HostTensor as_stored(const Matrix<double>& values, bool rounds) {
   }
   if (rounds) tensor.dtype = DType::bfloat16;
   return tensor;
-}
-
-/// Calls `visit(name, world, view)` for the view of every tap on every rank of the world.
-template <class Visit>
-void for_each_view(const ViewRunResult& views, const ParallelConfig& parallel, Visit visit) {
-  for (const NamedView& view : views.views) {
-    std::size_t in_stage = 0;
-    for (std::int64_t world = 0; world < parallel.world_size(); ++world)
-      if (coordinates_of(world, parallel).pp == view.stage && in_stage < view.by_rank.size())
-        visit(view.name, std::size_t(world), view.by_rank[in_stage++]);
-  }
 }
 
 /// The steps of each rank of the world, one engine step.
@@ -98,10 +88,10 @@ std::vector<DumpedStep> dumped_step(const Executor& executor, const ParallelRun&
   calls_before = seen;
   if (!annotate) return steps;
   part.collectives = nullptr;
-  for_each_view(run_views(part, true), parallel,
-                [&](const std::string& name, std::size_t rank, const TokenView& view) {
-                  steps[rank].views[name] = as_in_files(view, name, inputs);
-                });
+  for (const NamedView& view : run_views(part, true).views)
+    for_each_holder(view, parallel, [&](const RankCoordinates& at, const ViewOps::Tensor& held) {
+      steps[std::size_t(at.world)].views[view.name] = as_in_files(held, view.name, inputs);
+    });
   return steps;
 }
 

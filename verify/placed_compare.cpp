@@ -107,22 +107,18 @@ PlacedTap<double> placed(const NamedView& view, const std::vector<RankTaps>& tap
                          const std::function<std::int64_t(const RowRun&)>& row_of) {
   const std::string tap = view.name.substr(view.name.find('/') + 1);
   std::vector<HeldTensor<double>> ranks;
-  std::int64_t in_stage = -1;
-  for (std::int64_t world = 0; world < parallel.world_size(); ++world) {
-    const RankCoordinates at = coordinates_of(world, parallel);
-    if (at.pp != view.stage) continue;
-    ++in_stage;
-    if (at.dp != dp || in_stage >= std::int64_t(view.by_rank.size())) continue;
-    const auto of_rank = taps[std::size_t(world)].values.find(view.name);
-    if (of_rank == taps[std::size_t(world)].values.end()) continue;
-    const ViewOps::Tensor& held = view.by_rank[std::size_t(in_stage)];
-    ranks.push_back({at, of_rank->second, held.rows, held.sum.is_partial(),
-                     columns_of(tap, held.columns, trusted.cols(), config)});
-  }
+  for_each_holder(view, parallel, [&](const RankCoordinates& at, const ViewOps::Tensor& held) {
+    if (at.dp != dp) return;
+    const RankTaps& of_rank = taps[std::size_t(at.world)];
+    if (const auto values = of_rank.values.find(view.name); values != of_rank.values.end())
+      ranks.push_back({at, values->second, held.rows, held.sum.is_partial(),
+                       columns_of(tap, held.columns, trusted.cols(), config)});
+  });
   return placed<double>(ranks, dp, parallel.tp, trusted, row_of);
 }
 
-void raise_row_ratios(std::vector<double>& ratios, const PlacedValues<double>& values, double allowed) {
+void raise_row_ratios(std::vector<double>& ratios, const PlacedValues<double>& values,
+                      double allowed) {
   const std::vector<double> of_rows =
       row_ratios(std::span<const double>(values.found), std::span<const double>(values.trusted),
                  values.columns, allowed);

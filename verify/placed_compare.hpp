@@ -53,7 +53,20 @@ struct HeldTensor {
 
 /// Raises ratios[r], [trusted rows], to max|found - trusted| / allowed of the rows that belong to
 /// the trusted row r.
-void raise_row_ratios(std::vector<double>& ratios, const PlacedValues<double>& values, double allowed);
+void raise_row_ratios(std::vector<double>& ratios, const PlacedValues<double>& values,
+                      double allowed);
+
+/// Calls `visit(at, held)` for each rank of the view's pipeline stage, with what it holds.
+template <class Visit>
+void for_each_holder(const NamedView& view, const ParallelConfig& parallel, Visit visit) {
+  std::size_t in_stage = 0;
+  for (std::int64_t world = 0; world < parallel.world_size(); ++world) {
+    const RankCoordinates at = coordinates_of(world, parallel);
+    if (at.pp != view.stage) continue;
+    if (in_stage == view.by_rank.size()) return;
+    visit(at, view.by_rank[in_stage++]);
+  }
+}
 
 /// Puts each rank's rows where its view says that they belong, its columns likewise, and adds up
 /// what is partial where `summands` ranks have one (where not, the views say what is missing).

@@ -31,27 +31,21 @@ WholeTap<S> whole_tap(const NamedView& view, const std::vector<const Matrix<S>*>
   Matrix<bool> is_held = Matrix<bool>::Constant(trusted.rows(), trusted.cols(), false);
   Matrix<S> sum = Matrix<S>::Zero(trusted.rows(), trusted.cols());
   std::vector<std::int64_t> summands(std::size_t(trusted.rows()), 0);
-  std::int64_t in_stage = -1;
-  for (std::int64_t world = 0; world < parallel.world_size(); ++world) {
-    const RankCoordinates at = coordinates_of(world, parallel);
-    if (at.pp != view.stage) continue;
-    ++in_stage;
-    if (at.dp != dp || in_stage >= std::int64_t(view.by_rank.size())) continue;
-    if (ranks[std::size_t(world)] == nullptr) continue;
-    const Matrix<S>& mine = *ranks[std::size_t(world)];
-    const ViewOps::Tensor& held = view.by_rank[std::size_t(in_stage)];
+  for_each_holder(view, parallel, [&](const RankCoordinates& at, const ViewOps::Tensor& held) {
+    if (at.dp != dp || ranks[std::size_t(at.world)] == nullptr) return;
+    const Matrix<S>& mine = *ranks[std::size_t(at.world)];
     const auto columns = columns_of(tap, held.columns, trusted.cols(), config);
     if (mine.rows() != held.rows.size() || mine.cols() != std::int64_t(columns.size())) {
-      whole.problem = text("rank ", world, " has [", mine.rows(), ", ", mine.cols(),
+      whole.problem = text("rank ", at.world, " has [", mine.rows(), ", ", mine.cols(),
                            "], expected [", held.rows.size(), ", ", columns.size(), ']');
-      continue;
+      return;
     }
     for (std::int64_t r = 0; r < held.rows.size(); ++r) {
       const RowRun row = held.rows.at(r);
       if (row.kind != RowKind::token || row.dp != dp) continue;
       const std::int64_t place = row_of(row);
       if (place < 0 || place >= trusted.rows()) {
-        whole.problem = text("rank ", world, " row ", r, " has no row in the golden");
+        whole.problem = text("rank ", at.world, " row ", r, " has no row in the golden");
         continue;
       }
       if (held.sum.is_partial()) ++summands[std::size_t(place)];
@@ -68,7 +62,7 @@ WholeTap<S> whole_tap(const NamedView& view, const std::vector<const Matrix<S>*>
         is_held(place, column) = true;
       }
     }
-  }
+  });
   for (std::int64_t r = 0; r < trusted.rows(); ++r) {
     if (summands[std::size_t(r)] == parallel.tp) {
       whole.values.row(r) = sum.row(r);
