@@ -90,16 +90,10 @@ __device__ void wait(std::uint64_t* barrier, std::uint32_t parity) {
   }
 }
 
-/// No other block reads these weights: they need not stay in the L2 cache.
 __device__ void load_weights(Bf16* to, const Maps& maps, int input, int output, int expert,
                              std::uint64_t* full) {
-  std::uint64_t policy;
-  asm("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(policy));
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
-      ".L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(shared_address(to)),
-      "l"(&maps.w), "r"(input), "r"(output), "r"(expert), "r"(shared_address(full)), "l"(policy)
-      : "memory");
+  const int place[] = {input, output, expert};
+  ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, to, &maps.w, place, full);
 }
 
 __device__ void load_rows(Bf16* to, const Maps& maps, int input, int row, std::uint64_t* full) {
@@ -347,9 +341,7 @@ __device__ void store(const GroupedGemm& gemm, const ExpertTile& tile, const Sum
       for (int row = thread / chunks; row < rows; row += group_threads / chunks) {
         auto* const to = reinterpret_cast<uint4*>(
             gemm.out.data + (tile.first + first + row) * gemm.out.cols + output);
-        const uint4 v =
-            *reinterpret_cast<const uint4*>(staged + row * outputs + (c ^ row % 8) * chunk);
-        __stcs(to, v);
+        *to = *reinterpret_cast<const uint4*>(staged + row * outputs + (c ^ row % 8) * chunk);
       }
   }
 }

@@ -4,6 +4,7 @@
 #include <boost/test/data/test_case.hpp>
 #include <cmath>
 #include <optional>
+#include <string_view>
 
 #include "reference/program/float16.hpp"
 #include "tests/support.hpp"
@@ -69,7 +70,7 @@ struct Made {
   }
 };
 
-const TapJudgement& tap_of(const CaseJudgement& judgement, const std::string& place) {
+const TapJudgement& tap_of(const CaseJudgement& judgement, std::string_view place) {
   for (const TapJudgement& tap : judgement.taps)
     if (tap.place == place) return tap;
   BOOST_FAIL("no tap " << place);

@@ -22,9 +22,11 @@
 namespace tokenview {
 namespace {
 
-std::string lower(std::string text) {
-  std::ranges::transform(text, text.begin(), [](unsigned char c) { return char(std::tolower(c)); });
-  return text;
+std::string lower(std::string_view text) {
+  std::string result(text);
+  std::ranges::transform(text, result.begin(),
+                         [](unsigned char c) { return char(std::tolower(c)); });
+  return result;
 }
 
 std::string string_of(JsonSection& section, const std::string& key, const std::string& otherwise) {
@@ -416,7 +418,7 @@ std::string in_words(const Scenario& s, const ScenarioVariant& variant) {
               s.target_runs ? "" : ", a correct target");
 }
 
-const Scenario& find_scenario(const std::vector<Scenario>& scenarios, const std::string& name) {
+const Scenario& find_scenario(const std::vector<Scenario>& scenarios, std::string_view name) {
   std::vector<std::string> names;
   for (const Scenario& scenario : scenarios) {
     names.push_back(scenario.name);

@@ -92,7 +92,7 @@ std::vector<Scenario> read_scenarios(const std::string& folder,
                                      std::vector<RefusedScenario>* refused = nullptr);
 
 /// By name or alias; letters in either case. Throws UsageError with the nearest name.
-const Scenario& find_scenario(const std::vector<Scenario>& scenarios, const std::string& name);
+const Scenario& find_scenario(const std::vector<Scenario>& scenarios, std::string_view name);
 
 /// By name or alias among the scenarios of `folder`, or by path, where `name` ends in .json. Other
 /// files of the folder that are none go to `refused`, where it is given.
