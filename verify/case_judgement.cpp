@@ -9,6 +9,7 @@
 #include "reference/program/error.hpp"
 #include "verify/given_run.hpp"
 #include "verify/hidden_choices.hpp"
+#include "verify/host_matrix.hpp"
 
 namespace tokenview {
 namespace {
@@ -64,8 +65,7 @@ class CaseJudge {
             },
             known_) {
     for (const auto& [place, tap] : golden.trusted.taps)
-      trusted_[place] =
-          Eigen::Map<const Matrix<float>>(tap.values.data(), tap.rows(), tap.cols()).cast<double>();
+      trusted_[place] = as_matrix(tap).cast<double>();
   }
 
   CaseJudgement judge() {

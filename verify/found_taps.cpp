@@ -2,7 +2,9 @@
 #include "verify/found_taps.hpp"
 
 #include "reference/program/error.hpp"
-#include "verify/whole_tap.hpp"
+#include "verify/golden_row.hpp"
+#include "verify/host_matrix.hpp"
+#include "verify/placed_tap.hpp"
 
 namespace tokenview {
 
@@ -15,17 +17,14 @@ RunTaps taps_of_run(const GoldenCase& golden, const ViewRunResult& views,
   const std::vector<std::int32_t> rejected = rejected_of(golden.trusted);
   const auto put = [&]<class S>(const NamedView& view, const Matrix<S>& trusted,
                                 std::map<std::string, Matrix<S>>& to) {
-    const auto of_ranks = values_of<S>(view.name, numbers.taps);
     const std::int64_t step = draft_step_of(view.name);
-    WholeTap<S> whole = whole_tap<S>(
-        view, of_ranks, dp, parallel, golden.config, trusted,
+    PlacedTap<S> tap = placed<S>(
+        view, numbers.taps, dp, parallel, golden.config, trusted,
         [&](const RowRun& row) { return golden_row(row, golden.trusted.inputs, step, rejected); });
-    if (!whole.problem.empty()) taps.problems.push_back(view.name + ": " + whole.problem);
-    if (!whole.absent_rows.empty()) {
-      taps.problems.push_back(text(view.name, ": ", whole.absent_rows.size(), " rows are lost"));
-      taps.found.absent_rows[view.name] = std::move(whole.absent_rows);
-    }
-    to[view.name] = std::move(whole.values);
+    for (const std::string& problem : tap.problems())
+      taps.problems.push_back(view.name + ": " + problem);
+    to[view.name] = whole<S>(tap, trusted);
+    if (!tap.absent_rows.empty()) taps.found.absent_rows[view.name] = std::move(tap.absent_rows);
   };
   for (const NamedView& view : views.views) {
     if (const auto choice = trusted_choices.find(view.name); choice != trusted_choices.end()) {
@@ -34,12 +33,7 @@ RunTaps taps_of_run(const GoldenCase& golden, const ViewRunResult& views,
     }
     const auto tap = golden.trusted.taps.find(view.name);
     if (tap == golden.trusted.taps.end()) continue;
-    const HostTensor& values = tap->second;
-    put(view,
-        Matrix<double>(
-            Eigen::Map<const Matrix<float>>(values.values.data(), values.rows(), values.cols())
-                .cast<double>()),
-        taps.found.values);
+    put(view, Matrix<double>(as_matrix(tap->second).cast<double>()), taps.found.values);
   }
   std::int64_t first = 0;  // of the ranks of this dp rank
   while (coordinates_of(first, parallel).dp != dp) ++first;

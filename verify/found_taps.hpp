@@ -10,7 +10,7 @@ namespace tokenview {
 /// The taps of one data-parallel rank of a simulated run, whole.
 struct RunTaps {
   FoundTaps found;
-  std::vector<std::string> problems;  // a tensor that is of another shape, or lost; what ended it
+  std::vector<std::string> problems;  // "target/model.norm: row 3 is on no rank"; what ended it
 };
 
 /// Puts the taps of a run together by the views of a right run of that configuration. Taps that the
