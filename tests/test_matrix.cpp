@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Views and numbers of the same sharded program must agree, configuration by configuration.
+#include <algorithm>
 #include <boost/test/data/monomorphic.hpp>
 #include <boost/test/data/test_case.hpp>
 
@@ -7,6 +8,7 @@
 #include "verify/golden_row.hpp"
 #include "verify/golden_run.hpp"
 #include "verify/matrix_taps.hpp"
+#include "verify/unsharded.hpp"
 
 namespace tokenview {
 namespace {
@@ -120,6 +122,23 @@ BOOST_DATA_TEST_CASE(a_row_or_a_rank_that_is_left_out_of_a_tap_is_seen,
     const std::string due = text(place, ": row ", has_row_of_sequence ? 0 : last, " is on no rank");
     BOOST_TEST(result.problem == due);
   }
+}
+
+BOOST_AUTO_TEST_CASE(a_row_that_no_rank_has_is_a_difference_from_the_unsharded_model) {
+  // Protocol B takes the row of a single token for all there is: after the first layer no rank
+  // has it, and there is nothing left to compare.
+  const LoadedGolden file(golden("qwen3_next_tp8"));
+  ParallelRun run = run_of(GoldenCase(file, "prefill_t1"), 1);
+  run.plan = plan_for(file.config(), {.tp = 4, .enable_expert_parallel = true}, ProtocolId::B);
+  const UnshardedComparison result = compare_with_unsharded({}, run, file);
+  const auto tap = std::ranges::find(
+      result.compared, "target/model.layers.1.post_attention_layernorm", &UnshardedTap::name);
+  BOOST_REQUIRE((tap != result.compared.end()));
+  BOOST_TEST(tap->failed);
+  BOOST_TEST(tap->detail == "row 0 is on no rank");
+  BOOST_TEST(std::ranges::any_of(result.findings, [&](const Finding& finding) {
+    return finding.module == tap->name && finding.actual == tap->detail;
+  }));
 }
 
 BOOST_DATA_TEST_CASE(a_tap_that_the_program_does_not_name_is_seen,

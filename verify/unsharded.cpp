@@ -71,6 +71,13 @@ class Beside {
         report(values.at, name, text(values.trusted[i]), text(values.found[i]),
                values.rows[i / std::size_t(values.columns())]);
       }
+    if (!told.failed && result_.error.empty() && !tap.problems().empty()) {
+      told.failed = true;
+      told.detail = tap.problems().front();
+      report(tap.without.empty() ? RankCoordinates() : tap.without.front(), name,
+             "every row on some rank", told.detail,
+             tap.absent_rows.empty() ? -1 : tap.absent_rows.front());
+    }
     if (!told.failed) ++result_.taps;
   }
 
