@@ -1,12 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "verify/found_taps.hpp"
 
+#include <algorithm>
+
 #include "reference/program/error.hpp"
 #include "verify/golden_row.hpp"
 #include "verify/host_matrix.hpp"
 #include "verify/placed_tap.hpp"
 
 namespace tokenview {
+
+bool FoundTaps::is_absent(const std::string& place, std::int64_t row) const {
+  const auto absent = absent_rows.find(place);
+  return absent != absent_rows.end() && std::ranges::binary_search(absent->second, row);
+}
+
+const std::int64_t* FoundTaps::ids_of(const std::string& place, std::int64_t row,
+                                      std::int64_t columns) const {
+  const auto of_place = ids.find(place);
+  if (of_place == ids.end() || row >= of_place->second.rows() ||
+      of_place->second.cols() != columns || is_absent(place, row))
+    return nullptr;
+  return of_place->second.data() + row * columns;
+}
+
+std::optional<Eigen::RowVectorXd> FoundTaps::values_of(const std::string& place, std::int64_t row,
+                                                       std::int64_t columns) const {
+  const auto of_place = values.find(place);
+  if (of_place == values.end() || row >= of_place->second.rows() ||
+      of_place->second.cols() != columns || is_absent(place, row))
+    return {};
+  return of_place->second.row(row);
+}
 
 RunTaps taps_of_run(const GoldenCase& golden, const ViewRunResult& views,
                     const NumberRunResult& numbers, const ParallelConfig& parallel,
