@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "comm_sim/run_ranks.hpp"
-#include "reference/tensor_bytes.hpp"
 #include "comm_sim/transport/host_mesh.hpp"
+#include "reference/tensor_bytes.hpp"
 
 namespace tokenview::host_comm_cases {
 

@@ -6,6 +6,7 @@
 #include <boost/test/data/test_case.hpp>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <thread>
@@ -14,6 +15,7 @@
 #include "tests/cli_run.hpp"
 #include "verify/golden_file.hpp"
 #include "verify/hdf5_writer.hpp"
+#include "verify/result_reader.hpp"
 
 namespace tokenview {
 namespace {
@@ -608,10 +610,26 @@ BOOST_AUTO_TEST_CASE(info_shows_configuration_legal_tp_cases_and_provenance) {
 
 BOOST_AUTO_TEST_CASE(info_in_records_has_the_same) {
   const std::vector<Json> all = records(run({"info", "--format", "jsonl", goldens().small}).out);
-  BOOST_TEST_REQUIRE(all.size() == 3u);
+  BOOST_TEST_REQUIRE(all.size() == 4u);
+  BOOST_TEST(all[0]["kind"] == "file");
   BOOST_TEST(all[0]["legal_tp"] == Json({1, 2, 4, 8}));
+  BOOST_TEST(all[2]["kind"] == "step");
   BOOST_TEST(all[2]["case"] == "b");
   BOOST_TEST(all[2]["context"] == Json({2, 1}));
+  BOOST_TEST(all[3]["verb"] == "info");
+  BOOST_TEST(all[3]["verdict"] == "match");
+}
+
+BOOST_AUTO_TEST_CASE(info_in_records_names_a_file_that_cannot_be_read) {
+  const Ended end = run({"info", "--format", "jsonl", "nowhere.h5", goldens().small});
+  BOOST_TEST(end.code == 2);
+  const std::vector<Json> all = records(end.out);
+  BOOST_TEST_REQUIRE(all.size() == 5u);
+  BOOST_TEST(all[0]["verdict"] == "error");
+  BOOST_TEST(all[0]["file"] == "nowhere.h5");
+  BOOST_TEST(all[1]["file"] == goldens().small);
+  BOOST_TEST(all[4]["verdict"] == "error");
+  BOOST_TEST(all[4]["errors"] == 1);
 }
 
 BOOST_AUTO_TEST_CASE(info_lists_the_ranks_and_steps_of_a_dump) {
@@ -635,6 +653,22 @@ BOOST_AUTO_TEST_CASE(info_lists_the_ranks_and_steps_of_a_dump) {
        {"dump of 1 rank", "rank 1: tp=1/2", "step 0: T = 2, 1 draft step, 2 taps",
         "target/model.norm: float32 [2, 3]", "step0/mtp.fc: float32 [1, 3]"})
     BOOST_TEST(contains(end.out, part), part);
+}
+
+// ---- shrink
+
+BOOST_AUTO_TEST_CASE(a_shrunk_scenario_is_one_case_of_a_report) {
+  const TemporaryFolder folder;
+  const std::string file = folder.file("shrunk.jsonl");
+  std::ofstream(file) << run({"shrink", "vllm-48429", "--format", "jsonl"}).out;
+  const Results results = read_results({file});
+  BOOST_TEST_REQUIRE(results.cases.size() == 1u);
+  const ResultCase& shrunk = results.cases.front();
+  BOOST_TEST(shrunk.name == "vllm-48429-shrunk");
+  BOOST_TEST((shrunk.outcome == Outcome::failed));
+  BOOST_TEST_REQUIRE(shrunk.problems.size() == 1u);
+  BOOST_TEST(shrunk.problems.front().operation == "exit");
+  BOOST_TEST(!shrunk.repairs.empty());
 }
 
 }  // namespace

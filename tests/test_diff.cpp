@@ -12,12 +12,10 @@
 #include "reference/program/presets.hpp"
 #include "reference/program/seeded_weights.hpp"
 #include "tests/boost_test.hpp"
+#include "tests/dumps_of_run.hpp"
 #include "tests/raw_hdf5.hpp"
 #include "tests/temporary_folder.hpp"
-#include "verify/dump_diff.hpp"
-#include "verify/dump_run.hpp"
 #include "verify/expected_verdict.hpp"
-#include "verify/fault_text.hpp"
 #include "verify/golden_case.hpp"
 #include "verify/record.hpp"
 #include "verify/trusted_dump.hpp"
@@ -107,41 +105,17 @@ ParallelRun run_of(const DumpOf& what) {
 
 /// Runs it and writes its dumps into `folder`; their paths.
 Paths dump_into(const std::string& folder, const DumpOf& what) {
-  ParallelRun run = run_of(what);
-  std::vector<InjectedFault> faults;
-  for (const std::string& fault : what.faults) faults.push_back(parse_fault(fault));
-  std::vector<std::int64_t> hits(faults.size(), 0);
-  if (!faults.empty()) {
-    run.faults = &faults;
-    run.fault_hits = &hits;
-  }
-  dump_run({.wide = true}, run, world().weights, {folder, "a test", what.annotate});
-  for (const std::int64_t count : hits) BOOST_TEST(count > 0, "the fault never met its place");
-  Paths paths;
-  for (std::int64_t rank = 0; rank < what.tp * what.dp; ++rank)
-    paths.push_back(text(folder, "/dump.rank", rank, ".h5"));
-  return paths;
+  return dumps_of({.wide = true}, run_of(what), world().weights, what.faults, folder,
+                  what.annotate);
 }
 
 DumpDiffResult diff(const Paths& paths, const std::string& golden = world().path) {
-  const GoldenFile file = GoldenFile::open(golden);
-  GoldenSide side(file, {});
-  return diff_dump(side, DumpFile::open(paths), DumpDiffOptions());
+  return diff_with_golden(paths, golden);
 }
 
 DumpDiffResult diff(const DumpOf& what) {
   const TemporaryFolder folder;
   return diff(dump_into(folder.file("dump"), what));
-}
-
-std::string in_words(const DumpDiffResult& result) {
-  const TapDiff* const first = result.first_difference();
-  if (first == nullptr) return text("no difference in ", result.compared, " taps");
-  std::string words = text("step ", first->step, " dp=", first->dp, ' ', first->tap, ": ",
-                           first->called, "; ", first->detail);
-  for (const RankHolding& rank : first->ranks)
-    words += text("\n  ", rank.at.world, " holds ", rank.held, ", required ", rank.required);
-  return words;
 }
 
 bool matches(const DumpDiffResult& result) { return result.failed == 0 && result.compared > 0; }

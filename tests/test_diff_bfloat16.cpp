@@ -4,10 +4,8 @@
 #include <boost/test/data/test_case.hpp>
 
 #include "tests/boost_test.hpp"
+#include "tests/dumps_of_run.hpp"
 #include "tests/temporary_folder.hpp"
-#include "verify/dump_diff.hpp"
-#include "verify/dump_run.hpp"
-#include "verify/fault_text.hpp"
 #include "verify/golden_case.hpp"
 
 namespace tokenview {
@@ -42,31 +40,12 @@ DumpDiffResult diff(const DumpOf& what, bool by_error_model = true) {
   if (what.change) what.change(run.plan);
   CaseBatches batches = case_batches(trusted.inputs);
   run.inputs.push_back({std::move(batches.context), std::move(batches.step)});
-  std::vector<InjectedFault> faults;
-  for (const std::string& fault : what.faults) faults.push_back(parse_fault(fault));
-  std::vector<std::int64_t> hits(faults.size(), 0);
-  if (!faults.empty()) {
-    run.faults = &faults;
-    run.fault_hits = &hits;
-  }
   const TemporaryFolder folder;
-  dump_run({.rounding = what.rounding}, run, golden, {folder.file("dump"), "a test", false});
-  for (const std::int64_t count : hits) BOOST_TEST(count > 0, "the fault never met its place");
-  std::vector<std::string> paths;
-  for (std::int64_t rank = 0; rank < what.tp; ++rank)
-    paths.push_back(text(folder.file("dump"), "/dump.rank", rank, ".h5"));
-  const GoldenFile file = GoldenFile::open(path_of(what.golden));
-  GoldenSide side(file, {});
   DumpDiffOptions options;
   options.by_error_model = by_error_model;
-  return diff_dump(side, DumpFile::open(paths), options);
-}
-
-std::string in_words(const DumpDiffResult& result) {
-  const TapDiff* const first = result.first_difference();
-  if (first == nullptr) return "no difference";
-  return text(first->tap, ": ", first->called, ": ", first->bound.metric, ' ',
-              first->bound.observed, " of ", first->bound.allowed, "; ", first->detail);
+  return diff_with_golden(dumps_of({.rounding = what.rounding}, std::move(run), golden, what.faults,
+                                   folder.file("dump")),
+                          path_of(what.golden), options);
 }
 
 }  // namespace

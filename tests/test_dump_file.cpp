@@ -114,7 +114,7 @@ const Damage damages[] = {
     {"no ranks", [](hid_t f) { remove(f, "/ranks"); }, {":/ranks", "expected a group"}},
     {"a foreign group",
      [](hid_t f) { H5Gclose(H5Gcreate2(f, "/weights", 0, 0, 0)); },
-     {":/weights", "no part of a dump"}},
+     {":/weights", "no part of this format"}},
     {"no tp_size",
      [](hid_t f) { H5Adelete_by_name(f, rank, "tp_size", H5P_DEFAULT); },
      {rank, "no attribute 'tp_size'"}},

@@ -9,6 +9,7 @@
 #include "reference/program/float16.hpp"
 #include "tests/support.hpp"
 #include "verify/accuracy.hpp"
+#include "verify/case_judgement.hpp"
 #include "verify/fault_text.hpp"
 #include "verify/found_taps.hpp"
 #include "verify/given_run.hpp"

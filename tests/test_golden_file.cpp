@@ -336,7 +336,7 @@ BOOST_AUTO_TEST_CASE(what_is_no_part_of_a_golden_is_not_passed_over) {
        {"/extra", "/cases/a/extra", "/cases/a/inputs/extra", "/cases/a/mtp/extra"}) {
     Recipe recipe;
     recipe.tensors[inside] = tensor_of({1});
-    BOOST_TEST(contains(refusal(recipe), std::string(inside) + ": is no part of a golden"));
+    BOOST_TEST(contains(refusal(recipe), std::string(inside) + ": is no part of this format"));
   }
   Recipe recipe;
   recipe.tensors["/cases/a/taps/group/x"] = tensor_of({3, 1});

@@ -5,9 +5,9 @@
 #include <mutex>
 
 #include "comm_sim/sim_mesh.hpp"
+#include "comm_sim/transport/thread_transport.hpp"
 #include "tests/boost_test.hpp"
 #include "tests/host_comm_cases.hpp"
-#include "comm_sim/transport/thread_transport.hpp"
 
 namespace tokenview {
 namespace {

@@ -17,7 +17,7 @@
 #include "tests/boost_test.hpp"
 #include "verify/infer.hpp"
 #include "verify/number_run.hpp"
-#include "verify/placed_compare.hpp"
+#include "verify/placed_tap.hpp"
 #include "verify/requests.hpp"
 #include "verify/scenario.hpp"
 #include "verify/unsharded.hpp"

@@ -6,12 +6,12 @@
 #include <csignal>
 #include <cstdlib>
 
+#include "comm_sim/transport/process_rank.hpp"
 #include "reference/program/presets.hpp"
 #include "reference/program/seeded_weights.hpp"
 #include "tests/boost_test.hpp"
 #include "tests/host_comm_cases.hpp"
 #include "tests/skip.hpp"
-#include "comm_sim/transport/process_rank.hpp"
 #include "verify/executor.hpp"
 #include "verify/requests.hpp"
 

@@ -9,10 +9,10 @@
 #include <cstdlib>
 #include <map>
 
-#include "tests/boost_test.hpp"
-#include "tests/host_comm_cases.hpp"
 #include "comm_sim/transport/process_rank.hpp"
 #include "comm_sim/transport/tcp_transport.hpp"
+#include "tests/boost_test.hpp"
+#include "tests/host_comm_cases.hpp"
 
 namespace tokenview {
 namespace {

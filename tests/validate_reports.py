@@ -178,6 +178,8 @@ def main() -> int:
         "repro-repaired": (0, ["repro", "vllm-48429", "--repaired"]),
         "repairs": (0, ["repro", "--repairs"]),
         "shrink": (1, ["shrink", "vllm-48429"]),
+        "info": (0, ["info", "-vv", golden, str(engine / "dump.rank0.h5")]),
+        "info-unreadable": (2, ["info", golden, str(arguments.source / "README.md")]),
         "diff": (0, ["diff", str(engine / "golden.h5"), *map(str, sorted(engine.glob("dump.rank*.h5")))]),
         "diff-lost-rank": (1, ["diff", str(engine / "golden.h5"), str(engine / "dump.rank0.h5")]),
         "cost": (0, ["cost"]),
@@ -200,7 +202,8 @@ def main() -> int:
             claim(bool(records) and records[-1]["kind"] == "summary" and "verb" in records[-1], f"{label}: no last summary")
             results.append(folder / f"{label}.jsonl")
             results[-1].write_text(ended.stdout)
-        expected = {"tap", "case", "finding", "view", "collective", "blame", "repair", "cost", "fault", "summary"}
+        expected = {"tap", "case", "finding", "view", "collective", "blame", "repair", "cost", "fault", "file", "step", "dataset",
+                    "summary"}
         claim(expected <= kinds, f"kinds {sorted(expected - kinds)} were never printed")
 
         results.append(folder / "failing.jsonl")

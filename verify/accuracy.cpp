@@ -7,6 +7,7 @@
 #include "reference/program/error.hpp"
 #include "reference/program/presets.hpp"
 #include "reference/program/seeded_weights.hpp"
+#include "verify/case_judgement.hpp"
 #include "verify/expected_verdict.hpp"
 #include "verify/fault_text.hpp"
 #include "verify/found_taps.hpp"

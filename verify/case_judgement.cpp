@@ -13,18 +13,6 @@
 namespace tokenview {
 namespace {
 
-/// True where two rows of the reference differ by more than two ways of adding them up.
-template <class A, class B>
-bool is_other(const A& row, const B& exact) {
-  return (row - exact).cwiseAbs().maxCoeff() > 1e-9 * std::max(1.0, exact.cwiseAbs().maxCoeff());
-}
-
-std::vector<std::int64_t> in_first_only(std::set<std::int64_t> first,
-                                        const std::set<std::int64_t>& second) {
-  std::erase_if(first, [&](std::int64_t id) { return second.contains(id); });
-  return {first.begin(), first.end()};
-}
-
 /// The golden's choices, and float64's in the context.
 IdsByPlace ids_of(const GoldenCase& golden, const TapErrorModel& model) {
   IdsByPlace ids = trusted_ids(golden);
@@ -54,22 +42,17 @@ class CaseJudge {
         run_(run_of(golden, 1)),
         weights_(run_, golden.weights),
         ids_(ids_of(golden, model)),
-        taken_(ids_),
-        steps_(golden.trusted),
         known_(known_of(golden, found)),
         hidden_(
             golden, model, ids_,
             [this](const std::string& place, std::int64_t row) {
-              return found_ids(place, row, golden_.config.num_experts_per_tok) != nullptr;
+              return found_.ids_of(place, row, golden_.config.num_experts_per_tok) != nullptr;
             },
-            known_) {
-    for (const auto& [place, tap] : golden.trusted.taps)
-      trusted_[place] =
-          Eigen::Map<const Matrix<float>>(tap.values.data(), tap.rows(), tap.cols()).cast<double>();
-  }
+            known_),
+        followed_(follow_choices(golden, model, found, ids_, hidden_, run_, weights_)) {}
 
   CaseJudgement judge() {
-    follow_choices();
+    result_.choices = followed_.differences;
     run_on_found();
     for (const std::string& place : order_) {
       if (found_.ids.contains(place)) judge_ids(place);
@@ -80,150 +63,6 @@ class CaseJudge {
   }
 
  private:
-  bool is_absent(const std::string& place, std::int64_t row) const {
-    const auto absent = found_.absent_rows.find(place);
-    return absent != found_.absent_rows.end() && std::ranges::binary_search(absent->second, row);
-  }
-  /// The run's ids of a row; nullptr where it did not keep them.
-  const std::int64_t* found_ids(const std::string& place, std::int64_t row,
-                                std::int64_t columns) const {
-    const auto ids = found_.ids.find(place);
-    if (ids == found_.ids.end() || row >= ids->second.rows() || ids->second.cols() != columns ||
-        is_absent(place, row))
-      return nullptr;
-    return ids->second.data() + row * columns;
-  }
-
-  // Choices.
-
-  void follow_choices() {
-    bool differ = false;
-    for (const auto& [place, ids] : found_.ids)
-      if (const auto trusted = ids_.find(place); trusted != ids_.end())
-        differ |= trusted->second.rows() == ids.rows() && trusted->second.cols() == ids.cols() &&
-                  trusted->second != ids;
-    if (!differ) return;
-    const Given given{.ids = &ids_, .choose = [&](const Choice& choice) {
-                        if (choice.place.starts_with("context/")) return;
-                        if (holds_experts(choice.place))
-                          follow_experts(choice);
-                        else
-                          follow_drafts(choice);
-                        taken_[choice.place] = choice.ids;
-                      }};
-    const RankTaps followed =
-        std::move(run_given(run_, weights_, EigenOps<double>(), given).front());
-    for (auto& [place, trusted] : trusted_) {
-      const auto exact = model_.exact().values.find(place);
-      const auto now = followed.values.find(place);
-      if (exact == model_.exact().values.end() || now == followed.values.end()) continue;
-      const bool weighs = place.ends_with("gate.weights");
-      const std::string choice = weighs ? place.substr(0, place.size() - 7) + "ids" : "";
-      for (Eigen::Index r = 0; r < trusted.rows(); ++r) {
-        if (weighs && ids_.contains(choice) && taken_.at(choice).row(r) != ids_.at(choice).row(r))
-          trusted.row(r) = now->second.row(r);  // of other experts
-        else if (is_other(now->second.row(r), exact->second.row(r)))
-          trusted.row(r) += now->second.row(r) - exact->second.row(r);
-      }
-    }
-  }
-
-  void follow_experts(const Choice& choice) {
-    const auto exact = model_.exact().values.find(logits_of(choice.place));
-    const auto trusted = trusted_.find(logits_of(choice.place));
-    const TapBound* bound = model_.bound_for(logits_of(choice.place));
-    if (exact == model_.exact().values.end() || trusted == trusted_.end() || bound == nullptr)
-      return;
-    const std::int64_t k = choice.ids.cols();
-    for (Eigen::Index r = 0; r < choice.ids.rows(); ++r) {
-      if (is_other(choice.logits.row(r), exact->second.row(r)))
-        choice.ids.row(r) = choice.own.row(r);
-      const std::int64_t* found = found_ids(choice.place, r, k);
-      if (found == nullptr) continue;
-      const Eigen::RowVectorXd scores =
-          trusted->second.row(r) + choice.logits.row(r) - exact->second.row(r);
-      if (follows(choice.place, r, found, choice.ids.data() + r * k, k, scores,
-                  logits_of(choice.place), r, *bound))
-        std::copy_n(found, k, choice.ids.data() + r * k);
-    }
-  }
-
-  void follow_drafts(const Choice& choice) {
-    const std::int64_t step = std::stoll(choice.place.substr(4));
-    const std::string scores_at = step == 0 ? "target/lm_head" : text("step", step - 1, "/logits");
-    const Matrix<double>& now = choice.before.values.at(scores_at);
-    const auto exact = model_.exact().values.find(scores_at);
-    const auto trusted = trusted_.find(scores_at);
-    const TapBound* bound = model_.bound_for(scores_at);
-    if (exact == model_.exact().values.end() || trusted == trusted_.end() || bound == nullptr)
-      return;
-    for (std::size_t i = 0; i < steps_.drafting.size(); ++i) {
-      const std::int64_t row = step == 0 ? steps_.sampled[i] : std::int64_t(i);
-      const std::int64_t score_row = step <= 1 ? steps_.sampled[i] : std::int64_t(i);
-      if (is_other(now.row(score_row), exact->second.row(score_row)))
-        choice.ids(row, 0) = choice.own(row, 0);
-      const std::int64_t* found = found_ids(choice.place, row, 1);
-      if (found == nullptr) continue;
-      const Eigen::RowVectorXd scores =
-          trusted->second.row(score_row) + now.row(score_row) - exact->second.row(score_row);
-      if (follows(choice.place, row, found, &choice.ids(row, 0), 1, scores, scores_at, score_row,
-                  *bound))
-        choice.ids(row, 0) = *found;
-    }
-  }
-
-  /// Whether the run's choice is taken: the same, in any order, or a tie. Notes what differs.
-  /// `scores` are the trusted ones, row `score_row` of the tap `scores_at`.
-  bool follows(const std::string& place, std::int64_t row, const std::int64_t* found,
-               const std::int64_t* due, std::int64_t count, const Eigen::RowVectorXd& scores,
-               const std::string& scores_at, std::int64_t score_row, const TapBound& bound) {
-    const auto own = own_scores(scores_at, score_row, scores.size());
-    const double allowed =  // of the difference of two errors
-        std::sqrt(2.0) * bound.row_max[std::size_t(score_row)];
-    const std::set<std::int64_t> taken(found, found + count), expected(due, due + count);
-    if (taken == expected) return true;
-    ChoiceDifference difference{.place = place,
-                                .row = row,
-                                .found = in_first_only(taken, expected),
-                                .expected = in_first_only(expected, taken),
-                                .allowed = allowed};
-    const auto gap = [&](const Eigen::RowVectorXd& of) {  // of what was left out above what was not
-      double worst = -std::numeric_limits<double>::infinity();
-      for (const std::int64_t out : difference.expected)
-        for (const std::int64_t in : difference.found) worst = std::max(worst, of[out] - of[in]);
-      return worst;
-    };
-    difference.is_possible = std::int64_t(taken.size()) == count && *taken.begin() >= 0 &&
-                             *taken.rbegin() < scores.size();
-    if (difference.is_possible) {
-      difference.margin = gap(scores);
-      if (own) {  // stored with one rounding each
-        difference.own_margin = gap(*own);
-        difference.own_allowed = 4 * unit_roundoff_of(model_.implementation().type) *
-                                 std::max(1.0, own->cwiseAbs().maxCoeff());
-      }
-    }
-    if (!difference.is_tie() && difference.is_borne_out() && hidden_.any()) {
-      const double of_row = bound.row_l2[std::size_t(score_row)];
-      const Eigen::RowVectorXd error = *own - scores;
-      difference.is_explained =
-          hidden_.unexplained(scores_at, score_row, error, of_row, false).norm() <= of_row;
-    }
-    const bool is_tie = difference.is_tie();
-    result_.choices.push_back(std::move(difference));
-    return is_tie;
-  }
-
-  /// The run's own scores of a row; nothing where it did not keep them.
-  std::optional<Eigen::RowVectorXd> own_scores(const std::string& place, std::int64_t row,
-                                               std::int64_t columns) const {
-    const auto scores = found_.values.find(place);
-    if (scores == found_.values.end() || row >= scores->second.rows() ||
-        scores->second.cols() != columns || is_absent(place, row))
-      return {};
-    return scores->second.row(row);
-  }
-
   // Own errors.
 
   /// The reference, each operation on the run's values.
@@ -237,7 +76,7 @@ class CaseJudge {
               holds_experts(choice.place) ? golden_.config.num_experts : golden_.config.vocab_size;
           for (Eigen::Index r = 0; r < choice.ids.rows(); ++r) {
             const std::int64_t columns = choice.ids.cols();
-            const std::int64_t* found = found_ids(choice.place, r, columns);
+            const std::int64_t* found = found_.ids_of(choice.place, r, columns);
             if (found == nullptr || std::any_of(found, found + columns, [&](std::int64_t id) {
                   return id < 0 || id >= end;
                 }))
@@ -275,7 +114,8 @@ class CaseJudge {
     }
     if (!holds_experts(place) && tap.detail.empty())  // positions, and ids that nobody sampled
       for (Eigen::Index r = 0; r < found.rows(); ++r) {
-        if (noted.contains(r) || is_absent(place, r) || found.row(r) == taken_.at(place).row(r))
+        if (noted.contains(r) || found_.is_absent(place, r) ||
+            found.row(r) == followed_.taken.at(place).row(r))
           continue;
         tap.over.push_back(r);
         tap.verdict = Verdict::difference;
@@ -287,9 +127,9 @@ class CaseJudge {
 
   void judge_tap(const std::string& place) {
     const Matrix<double>& found = found_.values.at(place);
-    const auto trusted = trusted_.find(place);
+    const auto trusted = followed_.trusted.find(place);
     const TapBound* bound = model_.bound_for(place);
-    if (trusted == trusted_.end() || bound == nullptr) return;
+    if (trusted == followed_.trusted.end() || bound == nullptr) return;
     TapJudgement tap{.place = place};
     if (found.rows() != trusted->second.rows() || found.cols() != trusted->second.cols()) {
       tap.verdict = Verdict::difference;
@@ -331,7 +171,7 @@ class CaseJudge {
     return compare(bytes(found), bytes(right), options);
   }
   std::vector<RowComparison> kept(const std::string& place, std::vector<RowComparison> rows) const {
-    std::erase_if(rows, [&](const RowComparison& row) { return is_absent(place, row.row); });
+    std::erase_if(rows, [&](const RowComparison& row) { return found_.is_absent(place, row.row); });
     return rows;
   }
 
@@ -345,13 +185,14 @@ class CaseJudge {
       const auto holds = [&](const Matrix<double>& right, const TapBound& bound, bool own) {
         Matrix<double> left = found - right;
         for (Eigen::Index r = 0; r < left.rows(); ++r)
-          if (!is_absent(tap.place, r))
+          if (!found_.is_absent(tap.place, r))
             left.row(r) =
                 hidden_.unexplained(tap.place, r, left.row(r), bound.row_l2[std::size_t(r)], own);
         const Matrix<double> none = Matrix<double>::Zero(left.rows(), left.cols());
         return bound.judge(kept(tap.place, compared(left, none).rows)).holds();
       };
-      if (!tap.total.holds() && !holds(trusted_.at(tap.place), *model_.bound_for(tap.place), false))
+      if (!tap.total.holds() &&
+          !holds(followed_.trusted.at(tap.place), *model_.bound_for(tap.place), false))
         continue;
       if (!tap.own->holds() &&
           !holds(made_.values.at(tap.place), model_.own_bounds(known_).at(tap.place), true))
@@ -367,15 +208,12 @@ class CaseJudge {
   const FoundTaps& found_;
   ParallelRun run_;
   LoadedWeights<EigenOps<double>> weights_;
-  IdsByPlace ids_;    // the golden's, and float64's of the context
-  IdsByPlace taken_;  // those behind which a tap is trusted
-  SequenceRows steps_;
-  std::set<std::string> known_;  // taps from which own errors start
-  std::map<std::string, Matrix<double>>
-      trusted_;                     // the golden's, behind ties with the run's choice
+  IdsByPlace ids_;                  // the golden's, and float64's of the context
+  std::set<std::string> known_;     // taps from which own errors start
   RankTaps made_;                   // by the reference from the run's values
   std::vector<std::string> order_;  // places
   HiddenChoices hidden_;
+  FollowedChoices followed_;
   CaseJudgement result_;
 };
 

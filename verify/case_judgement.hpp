@@ -1,40 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "verify/check.hpp"
 #include "verify/error_model.hpp"
+#include "verify/followed_choices.hpp"
+#include "verify/found_taps.hpp"
 
 namespace tokenview {
-
-/// What a run had of a case's taps, whole, by place: "target/model.norm", "step1/mtp.fc".
-struct FoundTaps {
-  std::map<std::string, Matrix<double>> values;  // [rows, columns]
-  IdsByPlace ids;                                // experts [T, k]; input_ids, positions [rows, 1]
-  std::map<std::string, std::vector<std::int64_t>> absent_rows = {};  // of either, ascending
-};
-
-/// A token whose experts, or draft id, are not those that are due.
-struct ChoiceDifference {
-  std::string place;  // "target/model.layers.0.mlp.gate.ids", "step1/input_ids"
-  std::int64_t row = 0;
-  std::vector<std::int64_t> found, expected;  // what was taken instead of what
-  double margin = 0;                      // by which the trusted scores prefer what was left out
-  double allowed = 0;                     // that the errors of two scores may turn
-  std::optional<double> own_margin = {};  // the same of the run's own scores, where it kept them
-  double own_allowed = 0;                 // that storing two of them may turn
-  bool is_possible = true;                // false: ids that repeat, or that there are none of
-  bool is_explained = false;  // its own scores are what near-ties make of them that nobody recorded
-
-  /// The run's own scores led to it.
-  bool is_borne_out() const { return is_possible && own_margin && *own_margin <= own_allowed; }
-  bool is_tie() const {
-    return is_explained || (is_possible && margin <= allowed && (!own_margin || is_borne_out()));
-  }
-};
 
 /// A tap beside the golden's.
 struct TapJudgement {

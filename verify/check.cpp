@@ -340,7 +340,7 @@ class Checker final : public CaseObserver<S> {
       for (std::int64_t i = 0; i < scores.cols(); ++i)
         largest = std::max(largest, std::abs(double(of_row[i])));
       const double error = bfloat16_ ? (std::abs(of_row[a]) + std::abs(of_row[b])) / 128 / 2
-                                     : 1e-4 * std::max(1.0, largest);
+                                     : float32_allowed(largest);
       return margin <= 2 * error;
     };
     for (std::int64_t row = 0; row < rows; ++row) {

@@ -6,7 +6,7 @@
 
 #include "reference/program/error.hpp"
 #include "verify/golden_case.hpp"
-#include "verify/placed_compare.hpp"
+#include "verify/placed_tap.hpp"
 #include "verify/tap_order.hpp"
 #include "verify/view_run.hpp"
 

@@ -23,18 +23,27 @@ std::function<Exit()> add_options(CLI::App& app) {
   add_choice(app, "--format", arguments->format, output_formats,
              "Lines for people (default) or JSON Lines");
   return [arguments] {
-    Exit exit = Exit::match;
-    const FileInfo info(std::cout, arguments->format == OutputFormat::jsonl, arguments->verbosity);
+    const bool as_records = arguments->format == OutputFormat::jsonl;
+    const FileInfo info(std::cout, as_records, arguments->verbosity);
+    std::int64_t errors = 0;
     for (const std::string& file : arguments->files) {
       try {
         info.print(file);
       } catch (const Error& error) {  // the others are still shown
+        if (as_records) std::cout << json_line(error_record(file, error.what())) << '\n';
         std::cout.flush();
         print_error(error.what());
-        exit = Exit::usage;
+        ++errors;
       }
     }
-    return exit;
+    if (as_records) {
+      ReportRecord summary{.kind = "summary"};
+      summary.verdict = errors == 0 ? "match" : "error";
+      summary.more = {
+          {"verb", "info"}, {"files", std::int64_t(arguments->files.size())}, {"errors", errors}};
+      std::cout << json_line(summary) << '\n';
+    }
+    return errors == 0 ? Exit::match : Exit::usage;
   };
 }
 

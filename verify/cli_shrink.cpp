@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <iterator>
 #include <memory>
 
 #include "reference/program/error.hpp"
@@ -63,12 +65,12 @@ Exit shrink(const ShrinkArguments& arguments) {
   const std::optional<Blame> blame = blame_of(run);
   const RepairSearch search = find_repairs(run);
   if (arguments.run.format() == OutputFormat::jsonl) {
-    std::cout << json_line(record_of(before, shrunk)) << '\n';
-    if (!result.findings.empty())
-      std::cout << json_line(finding_record(result.findings.front())) << '\n';
-    if (blame)
-      for (const ReportRecord& record : repair_records(*blame, search))
-        std::cout << json_line(record) << '\n';
+    std::vector<ReportRecord> records;
+    if (!result.findings.empty()) records.push_back(finding_record(result.findings.front()));
+    if (blame) std::ranges::move(repair_records(*blame, search), std::back_inserter(records));
+    for (ReportRecord& record : records) record.case_name = small.name;
+    records.push_back(record_of(before, shrunk));
+    for (const ReportRecord& record : records) std::cout << json_line(record) << '\n';
     ReportRecord summary{.kind = "summary", .file = small.name};
     summary.verdict = "finding";
     summary.more = {{"verb", "shrink"},

@@ -9,12 +9,12 @@
 #include <utility>
 #include <vector>
 
+#include "comm_sim/transport/host_mesh.hpp"
+#include "comm_sim/transport/process_rank.hpp"
 #include "device/check.hpp"
 #include "device/device_info.hpp"
 #include "device/nccl_world.hpp"
 #include "device/tensor_bytes.hpp"
-#include "comm_sim/transport/host_mesh.hpp"
-#include "comm_sim/transport/process_rank.hpp"
 #include "verify/executor.hpp"
 #include "verify/gpu_numbers.hpp"
 #include "verify/tap_recorder.hpp"

@@ -76,7 +76,7 @@ class TapExplainer {
 
  private:
   void explain_values(const Counterpart& counterpart, ExplainedTap& tap) const;
-  void explain_ids(const IntegerTensor& trusted, ExplainedTap& tap) const;
+  void explain_ids(const IntegerTensor& trusted_ids, ExplainedTap& tap) const;
   std::vector<RowLayout> candidates(const TapTensors& tensors, const ExplainedTap& tap) const;
   std::vector<RowLayout> sampled_ways(const TapTensors& tensors, const ColumnLayout& columns,
                                       const ExplainedTap& tap) const;

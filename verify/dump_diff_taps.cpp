@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <cmath>
+#include <numeric>
 
 #include "reference/program/error.hpp"
 #include "verify/dump_diff_parts.hpp"
 #include "verify/held_words.hpp"
+#include "verify/host_matrix.hpp"
 #include "verify/report.hpp"
 
 namespace tokenview {
@@ -88,45 +89,19 @@ std::vector<std::int64_t> nearest_rows(const TapTensors& tensors, const ColumnLa
   return rows;
 }
 
-bool is_zero_row(const HostTensor& tensor, std::int64_t row) {
-  const auto begin = tensor.values.begin() + row * tensor.cols();
-  return std::all_of(begin, begin + tensor.cols(), [](float value) { return value == 0; });
-}
-
-/// The tensor as the ranks hold it. Of several copies of an element the one that is farthest from
-/// the trusted value stands for all. Absent where a rank's tensor is of another shape, and where a
-/// token would be zeros that are none: a pad.
-std::optional<PutTogether> put_together(const TapTensors& tensors, const RowLayout& layout,
-                                        const ColumnLayout& columns) {
-  const HostTensor& trusted = *tensors.trusted;
-  const std::int64_t width = trusted.cols();
-  PutTogether whole{.views = {}, .values = Matrix<double>::Zero(trusted.rows(), width)};
-  Matrix<std::int64_t> copies = Matrix<std::int64_t>::Zero(trusted.rows(), width);
-  for (std::size_t i = 0; i < tensors.ranks.size(); ++i) {
-    const HostTensor& mine = tensors.ranks[i].values;
-    const std::vector<std::int64_t>& held = columns.columns[i];
-    if (layout.rows[i].size() != mine.rows() || std::int64_t(held.size()) != mine.cols()) return {};
-    std::int64_t row = 0;
-    for (const RowRun& run : layout.rows[i].runs())
-      for (std::int32_t k = 0; k < run.count; ++k, ++row) {
-        const std::int64_t token = run.first + k;
-        if (run.kind != RowKind::token || run.dp != tensors.dp || token >= trusted.rows()) continue;
-        if (!layout.is_partial && is_zero_row(mine, row) && !is_zero_row(trusted, token)) return {};
-        for (std::size_t c = 0; c < held.size(); ++c) {
-          const double found = mine.values[std::size_t(row * mine.cols()) + c];
-          const double right = trusted.values[std::size_t(token * width + held[c])];
-          double& value = whole.values(token, held[c]);
-          const bool is_first = copies(token, held[c])++ == 0;
-          if (layout.is_partial)
-            value += found;
-          else if (is_first || !(std::abs(found - right) <= std::abs(value - right)))
-            value = found;
-        }
-      }
-  }
-  for (std::int64_t r = 0; r < trusted.rows(); ++r)
-    if ((copies.row(r).array() == 0).any()) whole.absent_rows.push_back(r);
-  return whole;
+/// True where a token is zeros that are none: a pad.
+bool has_pad_for_token(const PlacedTap<float>& tap) {
+  const auto is_zero = [](const std::vector<float>& values, std::size_t begin, std::int64_t count) {
+    return std::all_of(values.begin() + std::int64_t(begin),
+                       values.begin() + std::int64_t(begin) + count,
+                       [](float value) { return value == 0; });
+  };
+  for (const PlacedValues<float>& values : tap.values)
+    for (std::size_t at = 0; at < values.found.size(); at += std::size_t(values.columns()))
+      if (!values.is_sum && is_zero(values.found, at, values.columns()) &&
+          !is_zero(values.trusted, at, values.columns()))
+        return true;
+  return false;
 }
 
 /// The pad rows that are not zero, in words; empty: none.
@@ -269,12 +244,13 @@ void TapExplainer::explain_values(const Counterpart& counterpart, ExplainedTap& 
     if (rows.is_partial && !columns.is_whole()) return;
     TapFit fit = fit_of(tensors, rows, columns, rule, sampled, options_.threads);
     if (fit.fits()) tap.ways.push_back({fit.views, nonzero_pads(tensors, rows)});
-    if (errors_ != nullptr && fit.complete && counterpart.tap == tap.diff.tap)
-      if (std::optional<PutTogether> whole = put_together(tensors, rows, columns)) {
-        whole->views = fit.views;
-        whole->distance = fit.comparison.rms();
-        tap.put_together.push_back(std::move(*whole));
-      }
+    if (errors_ != nullptr && fit.complete && counterpart.tap == tap.diff.tap &&
+        !has_pad_for_token(fit.placed))
+      tap.put_together.push_back(
+          {.views = fit.views,
+           .distance = fit.comparison.rms(),
+           .values = whole<float>(fit.placed, as_matrix(*tensors.trusted)).cast<double>(),
+           .absent_rows = fit.placed.absent_rows});
     const bool is_nearer = !nearest || (fit.fits() && !nearest->fits()) ||
                            (fit.fits() == nearest->fits() && fit.comparison.count > 0 &&
                             !(fit.judgement.bound.ratio() >= nearest->judgement.bound.ratio()));
@@ -352,66 +328,58 @@ void TapExplainer::contradict_annotation(ExplainedTap& tap) const {
   }
 }
 
-void TapExplainer::explain_ids(const IntegerTensor& trusted, ExplainedTap& tap) const {
-  const auto flat = [](const std::vector<std::int64_t>& shape) {
-    return std::vector<std::int64_t>{shape[0], shape.size() > 1 ? shape[1] : 1};
+void TapExplainer::explain_ids(const IntegerTensor& trusted_ids, ExplainedTap& tap) const {
+  const Matrix<std::int64_t> trusted = as_matrix(trusted_ids);
+  const std::int64_t k = trusted.cols();
+  const auto shape_of = [](const Matrix<std::int64_t>& ids) {
+    return HostTensor{{ids.rows(), ids.cols()}, {}};
   };
-  HostTensor trusted_shape{flat(trusted.shape), {}};
+  const HostTensor trusted_shape = shape_of(trusted);
   TapTensors tensors{
       .tp_size = dump_.parallel().tp, .dp = std::int16_t(stage_.dp), .trusted = &trusted_shape};
-  std::vector<IntegerTensor> ids;
+  std::vector<Matrix<std::int64_t>> ids;
+  std::vector<std::int64_t> all_columns(std::size_t(k), 0);
+  std::iota(all_columns.begin(), all_columns.end(), 0);
   for (const DumpRank* rank : tap.ranks) {
-    ids.push_back(dump_.ids(stage_.tap(*rank, tap.diff.tap)));
-    tensors.ranks.push_back({rank->at, HostTensor{flat(ids.back().shape), {}}});
+    ids.push_back(as_matrix(dump_.ids(stage_.tap(*rank, tap.diff.tap))));
+    tensors.ranks.push_back({rank->at, shape_of(ids.back())});
   }
-  const std::int64_t k = trusted_shape.cols();
   if (tensors.tokens() == 0) return;
   tap.diff.bound = {1, 0, "shape"};
   tap.diff.detail = shapes_in_words(tensors);
   std::int64_t fewest = -1;
   for (const RowLayout& rows : candidates(tensors, tap)) {
+    if (rows.is_partial) continue;
+    std::vector<HeldTensor<std::int64_t>> held;
+    std::vector<TokenView> views;
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      held.push_back({tap.ranks[i]->at, ids[i], rows.rows[i], false, all_columns});
+      views.push_back({rows.rows[i], {}, {}});
+    }
+    const auto placed_ids =
+        placed<std::int64_t>(held, stage_.dp, tensors.tp_size, trusted,
+                             [](const RowRun& row) { return std::int64_t(row.first); });
+    if (!placed_ids.problems().empty()) continue;
     std::int64_t differing = 0, compared = 0;
     std::string first;
-    bool has_shape = !rows.is_partial;
-    std::set<std::int64_t> held;
-    for (std::size_t i = 0; i < ids.size() && has_shape; ++i) {
-      has_shape = rows.rows[i].size() == ids[i].shape[0] && tensors.ranks[i].values.cols() == k;
-      std::int64_t row = 0;
-      for (const RowRun& run : rows.rows[i].runs())
-        for (std::int32_t r = 0; has_shape && r < run.count; ++r, ++row) {
-          if (run.kind != RowKind::token || run.first + r >= tensors.tokens()) continue;
-          const auto mine = ids[i].values.begin() + row * k;
-          const auto theirs = trusted.values.begin() + (run.first + r) * k;
-          compared += k;
-          held.insert(run.first + r);
-          if (std::equal(mine, mine + k, theirs)) continue;
-          ++differing;
-          if (first.empty())
-            first = text("first at token ", run.first + r, " of tp=", tap.ranks[i]->at.tp, ": ids ",
-                         to_string(std::vector<std::int64_t>(mine, mine + k)), ", expected ",
-                         to_string(std::vector<std::int64_t>(theirs, theirs + k)));
-        }
-    }
-    if (!has_shape || std::int64_t(held.size()) != tensors.tokens()) continue;
-    if (differing == 0) {
-      std::vector<TokenView> views;
-      for (const Rows& of_rank : rows.rows) views.push_back({of_rank, {}, {}});
-      tap.ways.push_back({std::move(views), ""});
-    }
-    if (errors_ != nullptr) {
-      PutTogether& whole = tap.put_together.emplace_back();
-      whole.distance = double(differing);
-      whole.ids = Matrix<std::int64_t>::Zero(tensors.tokens(), k);
-      for (std::size_t i = 0; i < ids.size(); ++i) {
-        whole.views.push_back({rows.rows[i], {}, {}});
-        std::int64_t row = 0;
-        for (const RowRun& run : rows.rows[i].runs())
-          for (std::int32_t r = 0; r < run.count; ++r, ++row)
-            if (run.kind == RowKind::token && run.first + r < tensors.tokens())
-              for (std::int64_t c = 0; c < k; ++c)
-                whole.ids(run.first + r, c) = ids[i].values[std::size_t(row * k + c)];
+    for (const PlacedValues<std::int64_t>& values : placed_ids.values)
+      for (std::size_t r = 0; r < values.rows.size(); ++r) {
+        const std::int64_t token = values.trusted_rows[r];
+        const auto mine = values.found.begin() + std::int64_t(r) * k;
+        const auto theirs = values.trusted.begin() + std::int64_t(r) * k;
+        compared += k;
+        if (std::equal(mine, mine + k, theirs)) continue;
+        ++differing;
+        if (first.empty())
+          first = text("first at token ", token, " of tp=", values.at.tp, ": ids ",
+                       to_string(std::vector<std::int64_t>(mine, mine + k)), ", expected ",
+                       to_string(std::vector<std::int64_t>(theirs, theirs + k)));
       }
-    }
+    if (differing == 0) tap.ways.push_back({views, ""});
+    if (errors_ != nullptr)
+      tap.put_together.push_back({.views = views,
+                                  .distance = double(differing),
+                                  .ids = whole<std::int64_t>(placed_ids, trusted)});
     if (fewest >= 0 && differing >= fewest) continue;
     fewest = differing;
     tap.diff.bound = {double(differing), 0, "rows"};

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "reference/program/error.hpp"
-#include "reference/program/nearest.hpp"
+#include "verify/hdf5_schema.hpp"
 #include "verify/hdf5_text.hpp"
 
 namespace tokenview {
@@ -22,15 +22,6 @@ std::optional<std::int64_t> whole_number(std::string_view word) {
   const auto [stop, error] = std::from_chars(word.data(), word.data() + word.size(), value);
   if (error != std::errc() || stop != word.data() + word.size() || value < 0) return std::nullopt;
   return value;
-}
-
-void require_only(const Hdf5File& file, const std::string& inside,
-                  const std::vector<std::string>& found, const std::vector<std::string>& expected) {
-  for (const std::string& name : found)
-    if (std::ranges::find(expected, name) == expected.end())
-      file.fail(text(inside, '/', name),
-                expected.empty() ? "is no part of a dump, expected nothing of its kind here"
-                                 : "is no part of a dump, expected here: " + joined(expected));
 }
 
 std::int64_t bounded_attribute(const Hdf5File& file, const std::string& inside, const char* name,
@@ -190,15 +181,7 @@ std::vector<std::int64_t> DumpFile::steps() const {
 
 void DumpFile::read_file(std::size_t index) {
   const Hdf5File& file = files_[index];
-  if (!file.has_attribute("/", "schema"))
-    file.fail("/", "has no attribute 'schema', expected 'tokenview.dump'");
-  const std::string schema = file.string_attribute("/", "schema");
-  if (schema != "tokenview.dump")
-    file.fail("/", text("schema is '", printable(schema), "', expected 'tokenview.dump'"));
-  const std::int64_t version = file.int_attribute("/", "schema_version");
-  if (version != schema_version)
-    file.fail("/", text("schema_version is ", version, ", expected ", schema_version,
-                        version > schema_version ? ": the file is newer than this program" : ""));
+  require_schema(file, "tokenview.dump", schema_version);
   if (producer_.empty() && file.has_attribute("/", "producer"))
     producer_ = file.string_attribute("/", "producer");
 

@@ -20,7 +20,7 @@ void FileInfo::print_dump(const Hdf5File& file) const {
     print_line("producer", producer);
     for (const auto& [name, value] : provenance(file)) print_line("", text(name, ": ", value));
   } else {
-    print_record({.kind = "summary",
+    print_record({.kind = "file",
                   .file = file.path(),
                   .more = {{"type", "dump"},
                            {"bytes", file.file_bytes()},
@@ -69,7 +69,7 @@ void FileInfo::print_step(const Hdf5File& file, const std::string& inside, std::
                         plural(drafts, "draft step"), plural(taps, "tap"),
                         dummy ? ", a dummy pass" : "");
   } else {
-    ReportRecord record{.kind = "case", .file = file.path(), .case_name = "step" + step};
+    ReportRecord record{.kind = "step", .file = file.path(), .case_name = "step" + step};
     record.rank = rank;
     if (tokens) record.more.emplace_back("tokens", *tokens);
     record.more.insert(record.more.end(),
@@ -80,7 +80,7 @@ void FileInfo::print_step(const Hdf5File& file, const std::string& inside, std::
   for (const auto& [pass, path] : groups)
     for (const std::string& tap : file.children(path).datasets)
       print_tap(file,
-                {.kind = "tap",
+                {.kind = "dataset",
                  .file = file.path(),
                  .case_name = "step" + step,
                  .step = pass,

@@ -13,7 +13,7 @@
 #include "verify/data_folder.hpp"
 #include "verify/dump_writer.hpp"
 #include "verify/hdf5_text.hpp"
-#include "verify/placed_compare.hpp"
+#include "verify/placed_tap.hpp"
 #include "verify/tap_order.hpp"
 #include "verify/view_run.hpp"
 

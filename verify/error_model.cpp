@@ -8,9 +8,11 @@
 
 #include "reference/program/error.hpp"
 #include "verify/given_run.hpp"
+#include "verify/golden_row.hpp"
+#include "verify/host_matrix.hpp"
 #include "verify/parallel_for.hpp"
+#include "verify/placed_tap.hpp"
 #include "verify/weights_of_type.hpp"
-#include "verify/whole_tap.hpp"
 
 namespace tokenview {
 namespace {
@@ -149,8 +151,7 @@ ToleranceRule as_rule(const TapBound& bound, const HostTensor& trusted) {
   if (bound.rows() != trusted.rows())
     throw ShapeError(text("error model: a bound of ", bound.rows(), " rows for a tap of ",
                           to_string(trusted.shape)));
-  const Eigen::Map<const Matrix<float>> values(trusted.values.data(), trusted.rows(),
-                                               trusted.cols());
+  const auto values = as_matrix(trusted);
   ToleranceRule rule{.of_max = 0, .l2 = 0, .row_l2 = 0};
   const double largest = values.size() == 0 ? 0 : double(values.cwiseAbs().maxCoeff());
   double allowed_squares = 0;
@@ -212,16 +213,16 @@ struct TapErrorModel::Impl {
   /// the golden's.
   Matrix<double> whole_of(const NamedView& view, const std::vector<RankTaps>& of_ranks,
                           std::int64_t rows, std::int64_t columns) const {
-    WholeTap<double> tap = whole_tap<double>(
-        view, values_of<double>(view.name, of_ranks), 0, run.plan.parallel, golden.config,
-        Matrix<double>::Zero(rows, columns), [&](const RowRun& row) {
+    const Matrix<double> zeros = Matrix<double>::Zero(rows, columns);
+    const PlacedTap<double> tap = placed<double>(
+        view, of_ranks, 0, run.plan.parallel, golden.config, zeros, [&](const RowRun& row) {
           return golden_row(row, golden.trusted.inputs, draft_step_of(view.name),
                             run.inputs.front().rejected);
         });
-    if (!tap.problem.empty() || !tap.absent_rows.empty())
-      throw FileError(text(view.name, ": the golden has [", rows, ", ", columns, "], ",
-                           tap.problem.empty() ? "more rows than the model makes" : tap.problem));
-    return std::move(tap.values);
+    if (const std::vector<std::string> problems = tap.problems(); !problems.empty())
+      throw FileError(
+          text(view.name, ": the golden has [", rows, ", ", columns, "], ", problems.front()));
+    return whole<double>(tap, zeros);
   }
 
   /// The arithmetic of run k in `type`.

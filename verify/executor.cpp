@@ -4,13 +4,13 @@
 #include <memory>
 #include <vector>
 
-#include "reference/program/error.hpp"
-#include "reference/program/nearest.hpp"
-#include "reference/tensor_bytes.hpp"
 #include "comm_sim/transport/host_group.hpp"
 #include "comm_sim/transport/mpi_transport.hpp"
 #include "comm_sim/transport/process_rank.hpp"
 #include "comm_sim/transport/tcp_transport.hpp"
+#include "reference/program/error.hpp"
+#include "reference/program/nearest.hpp"
+#include "reference/tensor_bytes.hpp"
 
 namespace tokenview {
 namespace {

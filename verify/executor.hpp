@@ -3,9 +3,9 @@
 #include <string>
 #include <string_view>
 
+#include "comm_sim/transport/transport.hpp"
 #include "reference/program/reduction.hpp"
 #include "reference/program/rounding.hpp"
-#include "comm_sim/transport/transport.hpp"
 #include "verify/case_runner.hpp"
 #include "verify/number_run.hpp"
 

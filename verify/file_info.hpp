@@ -14,8 +14,8 @@ namespace tokenview {
 /// Says what a file is: in lines for people, or in records (report.hpp). verbosity 1 lists every
 /// tap with its type and shape, 2 the weights as well.
 ///
-/// Records: a summary with `type` ("golden" or "dump") and what the file is as a whole, a case for
-/// each case of a golden or step of a rank of a dump, a tap for each data set.
+/// Records: a `file` with `type` ("golden" or "dump") and what it is as a whole, a `step` for each
+/// case of a golden or step of a rank of a dump, a `dataset` for each of these.
 class FileInfo {
  public:
   FileInfo(std::ostream& out, bool as_records, int verbosity)

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "reference/program/error.hpp"
+#include "verify/hdf5_schema.hpp"
 #include "verify/hdf5_text.hpp"
 
 namespace tokenview {
@@ -50,16 +51,6 @@ IntegerTensor read_ids(const Hdf5File& file, const std::string& inside, std::int
     file.fail(inside, text("shape is ", to_string(info.shape), ", expected [", rows,
                            has_columns ? ", k]" : "]"));
   return file.integers(inside);
-}
-
-void require_only(const Hdf5File& file, const std::string& inside,
-                  const std::vector<std::string>& found, const std::vector<std::string>& expected) {
-  for (const std::string& name : found) {
-    if (std::find(expected.begin(), expected.end(), name) != expected.end()) continue;
-    std::string list;
-    for (const std::string& each : expected) list += (list.empty() ? "" : ", ") + each;
-    file.fail(inside + "/" + name, "is no part of a golden, expected here: " + list);
-  }
 }
 
 /// `starts` cuts `count` rows into sequences.
@@ -126,15 +117,7 @@ GoldenFile GoldenFile::open(const std::string& path) {
 }
 
 void GoldenFile::read_schema() {
-  if (!file_.has_attribute("/", "schema"))
-    file_.fail("/", "has no attribute 'schema', expected 'tokenview.golden'");
-  const std::string schema = file_.string_attribute("/", "schema");
-  if (schema != "tokenview.golden")
-    file_.fail("/", text("schema is '", printable(schema), "', expected 'tokenview.golden'"));
-  const std::int64_t version = file_.int_attribute("/", "schema_version");
-  if (version != schema_version)
-    file_.fail("/", text("schema_version is ", version, ", expected ", schema_version,
-                         version > schema_version ? ": the file is newer than this program" : ""));
+  require_schema(file_, "tokenview.golden", schema_version);
 
   model_type_ = file_.string_attribute("/", "model_type");
   producer_ = file_.string_attribute("/", "producer");

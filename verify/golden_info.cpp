@@ -71,7 +71,7 @@ void FileInfo::print_golden(const GoldenFile& golden) const {
     print_line("producer", golden.producer());
     for (const auto& [name, value] : attributes) print_line("", text(name, ": ", value));
   } else {
-    ReportRecord record{.kind = "summary", .file = golden.path()};
+    ReportRecord record{.kind = "file", .file = golden.path()};
     record.more = {{"type", "golden"},
                    {"bytes", bytes},
                    {"model_type", golden.model_type()},
@@ -93,7 +93,7 @@ void FileInfo::print_golden(const GoldenFile& golden) const {
   }
   if (verbosity_ >= 2)
     for (const auto& [name, shape] : golden.weight_shapes())
-      print_tap(golden.file(), {.kind = "tap", .file = golden.path(), .tap = name},
+      print_tap(golden.file(), {.kind = "dataset", .file = golden.path(), .tap = name},
                 GoldenFile::weight_path(name), "weight " + name);
   for (const std::string& name : golden.case_names()) print_case(golden, config, name);
 }
@@ -139,7 +139,7 @@ void FileInfo::print_case(const GoldenFile& golden, const ModelConfig& config,
                         inputs.num_tokens(), plural(inputs.num_sequences(), "sequence"),
                         sequences_text(inputs), plural(steps, "draft step"), plural(count, "tap"));
   } else {
-    print_record({.kind = "case",
+    print_record({.kind = "step",
                   .file = golden.path(),
                   .case_name = name,
                   .more = {{"tokens", inputs.num_tokens()},
@@ -152,9 +152,10 @@ void FileInfo::print_case(const GoldenFile& golden, const ModelConfig& config,
   if (verbosity_ < 1) return;
   const auto print = [&](const std::string& step, const std::string& tap,
                          const std::string& inside) {
-    print_tap(golden.file(),
-              {.kind = "tap", .file = golden.path(), .case_name = name, .step = step, .tap = tap},
-              inside, step + '/' + tap);
+    print_tap(
+        golden.file(),
+        {.kind = "dataset", .file = golden.path(), .case_name = name, .step = step, .tap = tap},
+        inside, step + '/' + tap);
   };
   for (const std::string& tap : taps) print("target", tap, GoldenFile::tap_path(name, tap));
   for (std::int64_t j = 0; j < steps; ++j)

@@ -4,23 +4,20 @@
 #include "reference/program/error.hpp"
 #include "verify/given_run.hpp"
 #include "verify/golden_case.hpp"
+#include "verify/host_matrix.hpp"
 
 namespace tokenview {
 
 IdsByPlace trusted_ids(const GoldenCase& golden) {
   IdsByPlace all;
   for (const auto& [place, ids] : golden.trusted.ids) {
-    const std::int64_t rows = ids.shape.empty() ? 0 : ids.shape[0];
-    const std::int64_t columns = rows == 0 ? 1 : std::int64_t(ids.values.size()) / rows;
-    Matrix<std::int64_t> matrix =
-        Eigen::Map<const Matrix<std::int64_t>>(ids.values.data(), rows, columns);
     const std::int64_t end =
         place.ends_with("gate.ids") ? golden.config.num_experts : golden.config.vocab_size;
     if (!place.ends_with("positions"))
       for (const std::int64_t id : ids.values)
         if (id < 0 || id >= end)
           throw FileError(text(place, ": id ", id, ", expected [0, ", end, ')'));
-    all.emplace(place, std::move(matrix));
+    all.emplace(place, as_matrix(ids));
   }
   return all;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "reference/tensor_bytes.hpp"
 #include "comm_sim/transport/host_mesh.hpp"
+#include "reference/tensor_bytes.hpp"
 #include "verify/executor.hpp"
 #include "verify/tap_recorder.hpp"
 

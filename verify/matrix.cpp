@@ -17,138 +17,11 @@
 #include "verify/case_error_models.hpp"
 #include "verify/device_repro.hpp"
 #include "verify/expected_verdict.hpp"
-#include "verify/found_taps.hpp"
 #include "verify/golden_case.hpp"
 #include "verify/gpu_numbers.hpp"
-#include "verify/placed_compare.hpp"
-#include "verify/whole_tap.hpp"
+#include "verify/matrix_taps.hpp"
 
 namespace tokenview {
-namespace {
-
-/// Holds the taps of a float32 run to those of the golden.
-class Comparer {
- public:
-  Comparer(const ModelConfig& config, const MatrixEntry& entry,
-           const std::vector<const LoadedGolden::Case*>& cases, MatrixResult& result)
-      : config_(config), entry_(entry), cases_(cases), result_(result) {}
-
-  void compare(const ViewRunResult& views, const std::vector<RankTaps>& taps) {
-    for (const NamedView& view : views.views)
-      for (std::int64_t dp = 0; dp < entry_.parallel.dp; ++dp) compare_tap(view, taps, dp);
-  }
-
- private:
-  void compare_tap(const NamedView& view, const std::vector<RankTaps>& taps, std::int64_t dp) {
-    const std::size_t slash = view.name.find('/');
-    const std::string pass = view.name.substr(0, slash);
-    const std::int64_t step = pass == "target" ? -1 : std::stoll(pass.substr(4));
-    const LoadedGolden::Case& golden_case = *cases_[std::size_t(dp)];
-    detail_ = {.name = view.name, .dp = dp};
-    compare_tap(view, taps, dp, step, golden_case);
-    if (entry_.keeps_details) result_.compared.push_back(std::move(detail_));
-  }
-
-  void compare_tap(const NamedView& view, const std::vector<RankTaps>& taps, std::int64_t dp,
-                   std::int64_t step, const LoadedGolden::Case& golden_case) {
-    if (view.name.ends_with(".ids")) {
-      compare_ids(view, taps, dp, step);
-      return;
-    }
-    const auto in_golden = golden_case.taps.find(view.name);
-    if (in_golden == golden_case.taps.end()) {
-      fail(view.name, "the golden has no such tap");
-      return;
-    }
-    const HostTensor& golden = in_golden->second;
-    const Matrix<double> trusted =
-        Eigen::Map<const Matrix<float>>(golden.values.data(), golden.rows(), golden.cols())
-            .cast<double>();
-    const PlacedTap<double> tap =
-        placed(view, taps, dp, entry_.parallel, config_, trusted,
-               [&](const RowRun& row) { return golden_row(row, golden_case.inputs, step); });
-    for (const auto& [at, expected, actual] : tap.other_shapes)
-      fail(view.name, text("rank ", at.world, " has ", actual, ", its view says ", expected));
-    for (const auto& [at, row] : tap.strangers)
-      fail(view.name, text("rank ", at.world, " row ", row, " has no row in the golden"));
-    for (const PlacedValues<double>& values : tap.values) {
-      if (values.is_sum && std::int64_t(values.rows.size()) != trusted.rows())
-        fail(view.name, text("the ranks have summands of ", values.rows.size(),
-                             " rows, the golden ", trusted.rows()));
-      if (values.rows.empty()) continue;
-      judge(view.name, values);
-      if (!entry_.keeps_details) continue;
-      detail_.row_ratios.resize(std::size_t(trusted.rows()));
-      raise_row_ratios(detail_.row_ratios, values,
-                       float32_allowed(trusted.size() == 0 ? 0 : trusted.cwiseAbs().maxCoeff()));
-    }
-  }
-
-  void compare_ids(const NamedView& view, const std::vector<RankTaps>& taps, std::int64_t dp,
-                   std::int64_t step) {
-    const LoadedGolden::Case& golden_case = *cases_[std::size_t(dp)];
-    const auto in_golden = golden_case.ids.find(view.name);
-    if (in_golden == golden_case.ids.end()) {
-      fail(view.name, "the golden has no such ids");
-      return;
-    }
-    const IntegerTensor& trusted = in_golden->second;
-    for (std::size_t rank = 0; rank < view.by_rank.size(); ++rank) {
-      if (coordinates_of(std::int64_t(rank), entry_.parallel).dp != dp) continue;
-      const auto found = taps[rank].ids.find(view.name);
-      if (found == taps[rank].ids.end()) continue;
-      const auto& ids = found->second;
-      const Rows& held = view.by_rank[rank].rows;
-      for (std::int64_t r = 0; r < std::min<std::int64_t>(held.size(), ids.rows()); ++r) {
-        const RowRun row = held.at(r);
-        if (row.kind != RowKind::token || row.dp != dp) continue;  // ids of pads are arbitrary
-        const std::int64_t at_row = golden_row(row, golden_case.inputs, step);
-        if (at_row < 0) continue;
-        for (std::int64_t j = 0; j < ids.cols(); ++j)
-          if (ids(r, j) != trusted.values[std::size_t(at_row * ids.cols() + j)]) {
-            fail(view.name, text("rank ", rank, " row ", r, ": ids differ"));
-            return;
-          }
-      }
-      result_.values += ids.size();
-      detail_.values += ids.size();
-    }
-    result_.taps += 1;
-  }
-
-  void judge(const std::string& name, const PlacedValues<double>& values) {
-    const Comparison comparison = tokenview::compare(std::span<const double>(values.found),
-                                                     std::span<const double>(values.trusted));
-    const Bound bound = float32_bound(comparison, values.columns);
-    result_.taps += 1;
-    result_.values += comparison.count;
-    detail_.values += comparison.count;
-    if (!bound.holds()) {
-      ++result_.failed;
-      detail_.failed = true;
-    }
-    if (!(bound.ratio() <= detail_.worst.ratio()) || detail_.worst.allowed == 0)
-      detail_.worst = bound;
-    if (bound.ratio() > result_.worst.ratio() || result_.worst_tap.empty()) {
-      result_.worst = bound;
-      result_.worst_tap = name;
-    }
-  }
-
-  void fail(const std::string& name, std::string problem) {
-    detail_.failed = true;
-    if (detail_.problem.empty()) detail_.problem = problem;
-    if (result_.failed++ == 0) result_.problem = name + ": " + std::move(problem);
-  }
-
-  const ModelConfig& config_;
-  const MatrixEntry& entry_;
-  const std::vector<const LoadedGolden::Case*>& cases_;
-  MatrixResult& result_;
-  MatrixTap detail_;  // of the tap at hand
-};
-
-}  // namespace
 
 std::string MatrixEntry::name() const {
   std::string joined_cases;
@@ -220,51 +93,6 @@ MatrixEntries matrix_of(const LoadedGolden& golden, bool quick,
 
 namespace {
 
-/// Holds the taps of a bfloat16 run to its error model: see judge_case().
-void judge_by_errors(CaseErrorModels& models, const LoadedGolden& golden,
-                     const std::vector<const LoadedGolden::Case*>& cases,
-                     const ViewRunResult& views, const NumberRunResult& numbers,
-                     MatrixResult& result) {
-  const auto count = [&](MatrixTap tap) {
-    result.values += tap.values;
-    if (tap.failed && result.failed++ == 0) result.problem = tap.name + ": " + tap.problem;
-    if (tap.worst.ratio() > result.worst.ratio() || result.worst_tap.empty()) {
-      result.worst = tap.worst;
-      result.worst_tap = tap.name;
-    }
-    if (result.entry.keeps_details) result.compared.push_back(std::move(tap));
-  };
-  const ParallelConfig& parallel = result.entry.parallel;
-  for (std::int64_t dp = 0; dp < parallel.dp; ++dp) {
-    const LoadedGolden::Case& trusted = *cases[std::size_t(dp)];
-    const GoldenCase golden_case(golden.config(), golden, trusted, golden.dtype());
-    const RunTaps taps = taps_of_run(golden_case, views, numbers, parallel, dp);
-    for (const std::string& problem : taps.problems)
-      if (problem != numbers.error)
-        count({.name = problem.substr(0, problem.find(':')),
-               .dp = dp,
-               .problem = problem,
-               .failed = true});
-    const CaseJudgement judgement =
-        models.judge(result.entry.cases[std::size_t(dp)], trusted, parallel.tp, taps.found);
-    for (const TapJudgement& tap : judgement.taps) {
-      ++result.taps;
-      count({.name = tap.place,
-             .dp = dp,
-             .worst = tap.total,
-             .values = tap.comparison.count,
-             .problem = tap.detail,
-             .failed = tap.verdict != Verdict::match && tap.verdict != Verdict::tie});
-    }
-    for (const ChoiceDifference& choice : judgement.choices)
-      if (!choice.is_tie())
-        count({.name = choice.place,
-               .dp = dp,
-               .problem = text("row ", choice.row, ": other ids, by more than errors can turn"),
-               .failed = true});
-  }
-}
-
 using RunNumbers = std::function<NumberRunResult(const ParallelRun&)>;
 
 /// `numbers` are judged, and where they fail and the views are clean those of `second` instead.
@@ -307,7 +135,7 @@ MatrixResult judge_entry(const LoadedGolden& golden, const MatrixEntry& entry,
     result = blank;
     result.error = found.error.empty() ? views.error : found.error;
     if (golden.dtype() == DType::float32)
-      Comparer(config, entry, cases, result).compare(views, found.taps);
+      judge_by_fixed_bound(config, cases, views, found, result);
     else
       judge_by_errors(models, golden, cases, views, found, result);
   };

@@ -6,6 +6,7 @@
 #include "reference/program/error.hpp"
 #include "reference/program/presets.hpp"
 #include "reference/program/seeded_weights.hpp"
+#include "verify/case_judgement.hpp"
 #include "verify/found_taps.hpp"
 
 namespace tokenview {

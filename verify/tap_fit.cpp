@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <span>
 
-#include "verify/placed_compare.hpp"
+#include "verify/host_matrix.hpp"
 
 namespace tokenview {
 namespace {
@@ -43,18 +43,6 @@ std::vector<std::int64_t> columns_of_blocks(const std::vector<std::int64_t>& seg
     begin += segments[s];
   }
   return columns;
-}
-
-/// Every column of every token is held by some rank.
-bool covers(const TapTensors& tap, const RowLayout& rows, const ColumnLayout& columns) {
-  std::vector<bool> held(std::size_t(tap.tokens() * tap.trusted->cols()), false);
-  for (std::size_t rank = 0; rank < tap.ranks.size(); ++rank)
-    for (const RowRun& run : rows.rows[rank].runs())
-      for (std::int32_t i = 0; run.kind == RowKind::token && i < run.count; ++i)
-        for (const std::int64_t column : columns.columns[rank])
-          if (run.first + i < tap.tokens())
-            held[std::size_t((run.first + i) * tap.trusted->cols() + column)] = true;
-  return std::ranges::find(held, false) == held.end();
 }
 
 }  // namespace
@@ -192,27 +180,25 @@ TapFit fit_of(const TapTensors& tap, const RowLayout& rows, const ColumnLayout& 
               const ToleranceRule& rule, bool sampled, int threads) {
   TapFit fit;
   std::vector<HeldTensor<float>> held;
-  using Map = Eigen::Map<const Matrix<float>>;
   for (std::size_t i = 0; i < tap.ranks.size(); ++i) {
     const RankTensor& rank = tap.ranks[i];
-    held.push_back({rank.at, Map(rank.values.values.data(), rank.values.rows(), rank.values.cols()),
-                    rows.rows[i], rows.is_partial, columns.columns[i]});
+    held.push_back(
+        {rank.at, as_matrix(rank.values), rows.rows[i], rows.is_partial, columns.columns[i]});
     fit.views.push_back(
         {rows.rows[i],
          rows.is_partial ? Completeness::summand(rank.at.tp, tap.tp_size) : Completeness(),
          columns.block_of(rank.at.tp, tap.tp_size)});
   }
-  const PlacedTap<float> placed_tap = placed<float>(
-      held, tap.dp, tap.tp_size, Map(tap.trusted->values.data(), tap.tokens(), tap.trusted->cols()),
-      [](const RowRun& row) { return std::int64_t(row.first); });
-  if (!placed_tap.other_shapes.empty() || !placed_tap.strangers.empty()) return fit;
+  fit.placed = placed<float>(held, tap.dp, tap.tp_size, as_matrix(*tap.trusted),
+                             [](const RowRun& row) { return std::int64_t(row.first); });
+  if (!fit.placed.other_shapes.empty() || !fit.placed.strangers.empty()) return fit;
 
   std::vector<float> found, trusted;
   std::int64_t row_columns = 0;
-  for (const PlacedValues<float>& values : placed_tap.values) {
+  for (const PlacedValues<float>& values : fit.placed.values) {
     found.insert(found.end(), values.found.begin(), values.found.end());
     trusted.insert(trusted.end(), values.trusted.begin(), values.trusted.end());
-    row_columns = values.columns;
+    row_columns = values.columns();
   }
   CompareOptions options =
       compare_options(rule, StorageType::float32, StorageType::float32, row_columns);
@@ -220,8 +206,7 @@ TapFit fit_of(const TapTensors& tap, const RowLayout& rows, const ColumnLayout& 
   fit.comparison =
       compare(std::as_bytes(std::span(found)), std::as_bytes(std::span(trusted)), options);
   fit.judgement = judge(fit.comparison, rule);
-  fit.complete = (!rows.is_partial || std::int64_t(tap.ranks.size()) == tap.tp_size) &&
-                 (sampled || covers(tap, rows, columns));
+  fit.complete = sampled || fit.placed.absent_rows.empty();
   return fit;
 }
 

@@ -8,6 +8,7 @@
 #include "reference/program/config.hpp"
 #include "reference/program/host_tensor.hpp"
 #include "verify/compare.hpp"
+#include "verify/placed_tap.hpp"
 #include "verify/token_view.hpp"
 #include "verify/tolerance_rules.hpp"
 
@@ -67,6 +68,7 @@ std::optional<ColumnLayout> columns_by_values(const TapTensors& tap);
 /// A tap taken as held in one way, beside the trusted tensor.
 struct TapFit {
   std::vector<TokenView> views;  // of each rank given
+  PlacedTap<float> placed;
   Comparison comparison;
   Judgement judgement{false, {}};
   bool complete = false;  // every token and column is held, and every summand

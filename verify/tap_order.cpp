@@ -106,6 +106,8 @@ TapPlace tap_place(std::string_view tap) {
   return place;
 }
 
+bool is_layer_output(std::string_view tap) { return tap_place(tap).module == layer_output; }
+
 bool is_exit(std::string_view tap) {
   const TapPlace place = tap_place(tap);
   return place.layer == after_layers || place.module == layer_output;

@@ -27,6 +27,9 @@ struct InProgramOrder {
   }
 };
 
+/// True for the output of a layer, after both residual sums.
+bool is_layer_output(std::string_view tap);
+
 /// True for what leaves the stack of layers: the last layer, the final norm, and what comes after.
 bool is_exit(std::string_view tap);
 

@@ -3,8 +3,8 @@
 
 #include <cmath>
 
-#include "reference/matrix.hpp"
 #include "reference/program/error.hpp"
+#include "verify/host_matrix.hpp"
 
 namespace tokenview {
 namespace {
@@ -13,10 +13,6 @@ using Map = Eigen::Map<const Matrix<float>>;
 using Row = Eigen::RowVectorXd;
 
 constexpr double close_enough = 1e-3;  // of what is explained: far above rounding, far below chance
-
-Map as_matrix(const HostTensor& tensor) {
-  return {tensor.values.data(), tensor.rows(), tensor.cols()};
-}
 
 /// Calls `visit(found row, token, place of the rank)` for every token row of every rank until it
 /// returns false; true where it never did and there was one.

@@ -47,6 +47,10 @@ bool reads_caches(const std::string& tap);
 /// by one step, 2^-7 of the value's power of two. Were every value moved at every point:
 ///   max|error| <= n 2^-7 max|golden|;   relative L2 error <= sqrt(n) 2^-8
 /// (steps of random sign add as squares; a step is between 2^-8 and 2^-7 of its value).
+///
+/// `check` keeps this bound beside that of TapErrorModel, which `diff` and the matrix are held to:
+/// the error model is made from runs of the reference, and whether that is right is what `check`
+/// has to say. This one knows nothing but the file and how often an implementation rounds.
 Bound bfloat16_bound(const Comparison& comparison, int points);
 
 }  // namespace tokenview

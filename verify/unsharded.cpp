@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "reference/program/error.hpp"
-#include "verify/placed_compare.hpp"
+#include "verify/placed_tap.hpp"
 
 namespace tokenview {
 namespace {
@@ -30,9 +30,10 @@ class Beside {
       const auto row_of = [&](const RowRun& row) { return place_of(row, rows->second); };
       UnshardedTap tap{.name = view.name, .dp = dp};
       tap.row_ratios.resize(std::size_t(right.rows()));
-      compare_tap(tap,
-                  placed(view, numbers.taps, dp, run_.plan.parallel, run_.config, right, row_of),
-                  right.size() == 0 ? 0 : right.cwiseAbs().maxCoeff());
+      compare_tap(
+          tap,
+          placed<double>(view, numbers.taps, dp, run_.plan.parallel, run_.config, right, row_of),
+          right.size() == 0 ? 0 : right.cwiseAbs().maxCoeff());
       result_.compared.push_back(std::move(tap));
     }
   }
@@ -68,8 +69,15 @@ class Beside {
         if (ratio <= bound_.relative || told.failed) continue;
         told.failed = true;
         report(values.at, name, text(values.trusted[i]), text(values.found[i]),
-               values.rows[i / std::size_t(values.columns)]);
+               values.rows[i / std::size_t(values.columns())]);
       }
+    if (!told.failed && result_.error.empty() && !tap.problems().empty()) {
+      told.failed = true;
+      told.detail = tap.problems().front();
+      report(tap.without.empty() ? RankCoordinates() : tap.without.front(), name,
+             "every row on some rank", told.detail,
+             tap.absent_rows.empty() ? -1 : tap.absent_rows.front());
+    }
     if (!told.failed) ++result_.taps;
   }
 

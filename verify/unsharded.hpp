@@ -47,7 +47,8 @@ UnshardedBound unsharded_bound(const Executor& executor);
 /// Runs `run` with numbers as `executor` says, and the unsharded model in float64 on each
 /// data-parallel rank's requests, and compares every named value: by its view, each rank's token
 /// rows where they are complete, the sum over tp where they are partial. Row counts that differ
-/// from the unsharded model's pads do not matter. Throws as run_numbers_on().
+/// from the unsharded model's pads do not matter; a row that no rank has is a difference. Throws as
+/// run_numbers_on().
 UnshardedComparison compare_with_unsharded(const Executor& executor, const ParallelRun& run,
                                            const WeightSource& weights);
 

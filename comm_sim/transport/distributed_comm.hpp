@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "reference/program/operations.hpp"
 #include "comm_sim/transport/host_group.hpp"
+#include "reference/program/operations.hpp"
 
 namespace tokenview {
 

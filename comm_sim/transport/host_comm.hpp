@@ -4,8 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "reference/program/reduction.hpp"
 #include "comm_sim/transport/distributed_comm.hpp"
+#include "reference/program/reduction.hpp"
 
 namespace tokenview {
 

@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "comm_sim/transport/transport.hpp"
 #include "reference/program/collective_call.hpp"
 #include "reference/program/module_path.hpp"
-#include "comm_sim/transport/transport.hpp"
 
 namespace tokenview {
 

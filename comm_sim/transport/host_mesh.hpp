@@ -2,9 +2,9 @@
 #pragma once
 #include <type_traits>
 
-#include "reference/program/comms.hpp"
 #include "comm_sim/transport/host_comm.hpp"
 #include "comm_sim/transport/rank_groups.hpp"
+#include "reference/program/comms.hpp"
 
 namespace tokenview {
 
