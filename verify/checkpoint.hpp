@@ -30,6 +30,8 @@ class Checkpoint final : public WeightSource {
   /// or the MTP stack that the configuration does not have; and for a tied lm_head.weight that is
   /// not the embedding. Only the MTP stack may be missing as a whole.
   explicit Checkpoint(const std::string& folder);
+  Checkpoint(const Checkpoint&) = delete;
+  Checkpoint& operator=(const Checkpoint&) = delete;
 
   const std::string& folder() const { return folder_; }
   const ConfigReading& reading() const { return reading_; }

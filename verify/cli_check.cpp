@@ -10,8 +10,8 @@
 #include "reference/program/parallel_plan.hpp"
 #include "tokenview_version.hpp"
 #include "verify/check_report.hpp"
-#include "verify/checkpoint.hpp"
 #include "verify/cli.hpp"
+#include "verify/cli_checkpoint.hpp"
 #include "verify/cli_matrix.hpp"
 #include "verify/cli_options.hpp"
 #include "verify/cli_share.hpp"
@@ -109,6 +109,7 @@ class CheckRun {
   explicit CheckRun(const CheckArguments& arguments)
       : arguments_(arguments),
         options_(arguments.options),
+        checkpoint_(opened_checkpoint(arguments.checkpoint)),
         report_(arguments.format == OutputFormat::jsonl
                     ? jsonl_check_report(std::cout)
                     : text_check_report(std::cout, arguments.verbosity, use_colour())) {
@@ -116,8 +117,7 @@ class CheckRun {
     options_.device = usable(arguments.options.device);
     if (options_.device == Device::cuda && options_.dtype == DType::float64)
       throw UsageError("check: --dtype float64 is not for --device cuda: expected float32");
-    if (!arguments.checkpoint.empty())
-      options_.checkpoint = &checkpoint_.emplace(arguments.checkpoint);
+    options_.checkpoint = checkpoint_.get();
   }
 
   Exit run() {
@@ -223,7 +223,7 @@ class CheckRun {
 
   const CheckArguments& arguments_;
   CheckOptions options_;
-  std::optional<Checkpoint> checkpoint_;
+  std::unique_ptr<const Checkpoint> checkpoint_;
   std::unique_ptr<CheckReport> report_;
   Progress progress_;
   CheckSummary summary_;

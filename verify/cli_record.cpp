@@ -8,6 +8,7 @@
 #include "reference/program/seeded_weights.hpp"
 #include "tokenview_version.hpp"
 #include "verify/cli.hpp"
+#include "verify/cli_checkpoint.hpp"
 #include "verify/cli_options.hpp"
 #include "verify/golden_file.hpp"
 #include "verify/golden_weights.hpp"
@@ -16,7 +17,6 @@
 #include "verify/model_argument.hpp"
 #include "verify/progress.hpp"
 #include "verify/record.hpp"
-#include "verify/report.hpp"
 
 namespace tokenview {
 namespace {
@@ -141,15 +141,6 @@ void record_model(const RecordArguments& arguments, const std::string& config_js
   record_golden(recording, arguments.out);
 }
 
-void note_unused(const Checkpoint& checkpoint) {
-  std::vector<std::string> parts;
-  for (const auto& [module, count] : checkpoint.unused())
-    parts.push_back(text(plural(count, "tensor"), " of ", printable(module)));
-  if (!parts.empty())
-    print_note(text(printable(checkpoint.folder()),
-                    ": not of the text model, and not used: ", joined(parts)));
-}
-
 void require_fitting(const RecordArguments& arguments) {
   if (arguments.from.empty() && arguments.config.empty() && arguments.checkpoint.empty())
     throw UsageError(
@@ -167,14 +158,13 @@ void require_fitting(const RecordArguments& arguments) {
 
 void record(const RecordArguments& arguments, Progress& progress) {
   require_fitting(arguments);
-  std::optional<Checkpoint> checkpoint;
-  if (!arguments.checkpoint.empty()) note_unused(checkpoint.emplace(arguments.checkpoint));
+  const std::unique_ptr<const Checkpoint> checkpoint = opened_checkpoint(arguments.checkpoint);
   if (!arguments.from.empty()) {
-    record_again(arguments, checkpoint ? &*checkpoint : nullptr, progress);
+    record_again(arguments, checkpoint.get(), progress);
   } else if (checkpoint) {
     note_ignored_keys(arguments.checkpoint, checkpoint->reading());
-    record_model(arguments, checkpoint->config_json(), checkpoint->reading().config, &*checkpoint,
-                 progress);
+    record_model(arguments, checkpoint->config_json(), checkpoint->reading().config,
+                 checkpoint.get(), progress);
   } else {
     const ModelArgument model = model_argument(arguments.config);
     note_ignored_keys(arguments.config, model.reading);

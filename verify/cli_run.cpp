@@ -11,8 +11,8 @@
 #include "reference/program/seeded_weights.hpp"
 #include "tokenview_version.hpp"
 #include "verify/affected.hpp"
-#include "verify/checkpoint.hpp"
 #include "verify/cli.hpp"
+#include "verify/cli_checkpoint.hpp"
 #include "verify/cli_executor.hpp"
 #include "verify/device_repro.hpp"
 #include "verify/dump_run.hpp"
@@ -155,13 +155,11 @@ class RunWeights {
  public:
   RunWeights(const RunArguments& arguments, const ModelConfig& config) {
     const std::string model = arguments.model();
-    if (!arguments.checkpoint.empty())
-      checkpoint_.emplace(arguments.checkpoint);
-    else if (Checkpoint::has_weights(model))
-      checkpoint_.emplace(model);
+    const bool is_folder = arguments.checkpoint.empty() && Checkpoint::has_weights(model);
+    checkpoint_ = opened_checkpoint(is_folder ? model : arguments.checkpoint);
     if (model.ends_with(".h5"))
-      own_ = std::make_unique<LoadedGolden>(model, checkpoint_ ? &*checkpoint_ : nullptr);
-    else if (!checkpoint_)
+      own_ = std::make_unique<LoadedGolden>(model, checkpoint_.get());
+    else if (checkpoint_ == nullptr)
       own_ = std::make_unique<SeededWeights>(config, 1);
     else if (checkpoint_->reading().config != config)
       throw UsageError(text("--checkpoint ", printable(arguments.checkpoint), " and --model ",
@@ -174,7 +172,7 @@ class RunWeights {
   }
 
  private:
-  std::optional<Checkpoint> checkpoint_;
+  std::unique_ptr<const Checkpoint> checkpoint_;
   std::unique_ptr<WeightSource> own_;
 };
 

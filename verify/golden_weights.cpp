@@ -10,6 +10,7 @@
 #include "reference/program/error.hpp"
 #include "reference/program/seeded_weights.hpp"
 #include "verify/hdf5_text.hpp"
+#include "verify/interrupt.hpp"
 
 namespace tokenview {
 namespace {
@@ -62,12 +63,10 @@ std::string attribute(const GoldenFile& golden, const char* name) {
 
 }  // namespace
 
-std::string weights_fingerprint(const WeightSource& weights, const ModelConfig& config,
-                                const std::function<void(const std::string&)>& progress) {
+std::string weights_fingerprint(const WeightSource& weights, const ModelConfig& config) {
   Fingerprint fingerprint;
   for (const auto& [name, shape] : weight_shapes(config)) {
     if (!weights.contains(name)) continue;
-    if (progress) progress("weights");
     fingerprint.add(name);
     fingerprint.add(weights.weight(name, shape));
   }
@@ -96,7 +95,8 @@ GoldenWeights::GoldenWeights(const GoldenFile& golden, const ModelConfig& config
     golden.file().fail("/config",
                        text("is not the configuration of ", printable(checkpoint->folder()),
                             ", expected the checkpoint that the file was recorded from"));
-  of_checkpoint_.emplace(*checkpoint, golden.dtype());
+  of_checkpoint_.emplace(*checkpoint, golden.dtype(),
+                         [](const std::string&) { throw_if_interrupted(); });
   if (recorded_with.empty()) return;
   const std::string found = weights_fingerprint(*of_checkpoint_, config);
   if (found != recorded_with)

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include <functional>
 #include <optional>
 #include <string>
 
@@ -19,12 +18,12 @@ inline constexpr const char* fingerprint_attribute = "weights_fingerprint";
 /// 16 hexadecimal digits that depend on the name, shape and value of every weight of the model, and
 /// on nothing else: not on files, order of tensors, or a type that holds the values exactly. Two
 /// models differ in it but for one chance in 2^64; it is no defence against forgery. Reads all
-/// weights; `progress` is called before each and may throw.
-std::string weights_fingerprint(const WeightSource& weights, const ModelConfig& config,
-                                const std::function<void(const std::string&)>& progress = {});
+/// weights.
+std::string weights_fingerprint(const WeightSource& weights, const ModelConfig& config);
 
 /// The weights that the model of a golden file has: the file's own, or those of the checkpoint that
-/// it was recorded from, rounded to the file's type. All three outlive it.
+/// it was recorded from, rounded to the file's type. An interrupt ends the reading of a checkpoint.
+/// All three outlive it.
 class GoldenWeights final : public WeightSource {
  public:
   /// Throws FileError for a file with weights that its configuration does not have. For a file
