@@ -212,6 +212,33 @@ BOOST_DATA_TEST_CASE(a_part_looks_at_nothing_else, data::make({false, true}), on
                              : "experts.gate_up_proj: element");
 }
 
+BOOST_AUTO_TEST_CASE(a_part_of_a_file_larger_than_memory_is_read_at_once) {
+  const std::int64_t rows = std::int64_t{1} << 28;  // 64 GiB of zeros, which take no place
+  CheckpointDraft draft = small_draft();
+  draft.config["vocab_size"] = rows;
+  draft.config["tie_word_embeddings"] = true;
+  draft.tensors.erase("lm_head.weight");
+  draft.tensors.erase("model.embed_tokens.weight");
+  draft.write(path, 1);
+  const std::string large = path + "/large.safetensors";
+  const std::int64_t bytes = rows * 64 * 4;
+  const std::string header = text(R"({"model.embed_tokens.weight":{"dtype":"F32","shape":[)", rows,
+                                  R"(,64],"data_offsets":[0,)", bytes, "]}}");
+  std::string length(8, '\0');
+  length[0] = char(header.size());
+  write_bytes(large, length + header);
+  std::filesystem::resize_file(large, 8 + header.size() + std::size_t(bytes));
+  json index = json::parse(read_bytes(path + "/model.safetensors.index.json"));
+  index["weight_map"]["model.embed_tokens.weight"] = "large.safetensors";
+  write_bytes(path + "/model.safetensors.index.json", index.dump());
+
+  const Checkpoint checkpoint(path);
+  const HostTensor part = checkpoint.part(
+      {"model.embed_tokens.weight", {rows, 64}, {{rows - 3, rows + 5}}, {{8, 16}}, {}, rows + 64});
+  BOOST_TEST((part.shape == std::vector<std::int64_t>{8, 8}));
+  BOOST_TEST((part.values == std::vector<float>(64, 0.0f)));
+}
+
 BOOST_AUTO_TEST_CASE(a_file_that_has_become_shorter_is_an_error_and_no_signal) {
   small_draft().write(path);
   const Checkpoint checkpoint(path);
