@@ -66,12 +66,10 @@ struct Fixture {
     return {config, write_config_json(config), SeededWeights(config, 3)};
   }
 
-  /// "" or why the folder is refused, in a line that names it.
+  /// "" or why the folder is refused before any weight is read, in a line that names it.
   std::string refusal() const {
     try {
       const Checkpoint checkpoint(path);
-      for (const auto& [name, shape] : weight_shapes(checkpoint.reading().config))
-        if (checkpoint.contains(name)) checkpoint.weight(name, shape);
       return "";
     } catch (const Error& error) {
       const std::string message = error.what();
@@ -208,8 +206,11 @@ BOOST_DATA_TEST_CASE(a_part_looks_at_nothing_else, data::make({false, true}), on
   BOOST_CHECK_NO_THROW(experts(0, 5));
   BOOST_CHECK_NO_THROW(experts(6, 8));
   BOOST_CHECK_THROW(experts(5, 6), FileError);
-  require_refusal(one_by_one ? "experts.5.gate_proj.weight: element 2 of [32, 64] is nan"
-                             : "experts.gate_up_proj: element");
+  const std::string part = one_by_one ? "experts.5.gate_proj.weight: element 2 of [32, 64] is nan"
+                                      : "experts.gate_up_proj: element ";
+  BOOST_CHECK_EXCEPTION(checkpoint.weight(name, shape), FileError, [&](const FileError& error) {
+    return std::string(error.what()).find(part) != std::string::npos;
+  });
 }
 
 BOOST_AUTO_TEST_CASE(a_part_of_a_file_larger_than_memory_is_read_at_once) {
