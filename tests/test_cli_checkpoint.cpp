@@ -178,6 +178,15 @@ BOOST_AUTO_TEST_CASE(a_recording_can_be_made_again_from_the_folder) {
   BOOST_TEST(contains(checked.out, "no value differs"), checked.out);
 }
 
+BOOST_AUTO_TEST_CASE(a_recording_has_the_form_of_the_delta_rule_that_was_asked_for) {
+  const std::string out = folders().folder.file("chunked.h5");
+  const Ended end = run({"record", "--config", "qwen3-next", "--cases", "chunked", "--draft-steps",
+                         "0", "--gdn", "chunked", "--out", out});
+  BOOST_TEST_REQUIRE(end.code == 0, end.err);
+  BOOST_TEST(contains(run({"check", "--gdn", "chunked", out}).out, "no value differs"));
+  BOOST_TEST(!contains(run({"check", out}).out, "no value differs"));
+}
+
 BOOST_AUTO_TEST_CASE(tensors_beside_the_text_model_are_said_once) {
   const std::string out = folders().folder.file("vision.h5");
   const std::string note = "tokenview: note: " + folders().vision +
@@ -244,6 +253,25 @@ BOOST_AUTO_TEST_CASE(a_dump_is_held_to_the_error_model_of_the_folder_s_weights) 
   require_refused(
       run({"diff", "--checkpoint", folders().plain, folders().golden, folders().bfloat16}),
       "expected a golden and a dump");
+}
+
+BOOST_AUTO_TEST_CASE(a_fault_behind_a_norm_is_named_by_the_norm_s_weight) {
+  const std::string golden = folders().folder.file("prefill.h5"),
+                    dump = folders().folder.file("twice");
+  run({"record", "--checkpoint", folders().plain, "--ids", "1,2,3,4,5", "--out", golden});
+  run({"run", "--model", golden, "--case", "ids", "--checkpoint", folders().plain, "--tp", "2",
+       "--numeric", "--fault", "repeat:all_reduce@model.layers.1,occurrence=1", "--dump", dump});
+  const std::vector<std::string> files = {golden, dump + "/dump.rank0.h5", dump + "/dump.rank1.h5"};
+  const auto diff = [&](std::vector<std::string> words) {
+    words.insert(words.end(), files.begin(), files.end());
+    const Ended end = run(words);
+    BOOST_TEST(end.code == 1, end.out + end.err);
+    return end.out;
+  };
+  const std::string name = "model.layers.1.linear_attn summed twice";
+  const std::string with = diff({"diff", "--checkpoint", folders().plain});
+  BOOST_TEST(contains(with, name), with);
+  BOOST_TEST(!contains(diff({"diff"}), name));
 }
 
 BOOST_AUTO_TEST_SUITE_END()
