@@ -75,7 +75,7 @@ std::vector<std::int64_t> CudaOps<T>::download(const DeviceMatrix<std::int64_t>&
 template <class T>
 typename CudaOps<T>::Weight CudaOps<T>::load(const WeightSource& source,
                                              const WeightBlock& block) const {
-  const HostTensor part = sliced(source.weight(block.name, block.shape), block);
+  const HostTensor part = source.part(block);
   const std::int64_t cols = part.shape.size() == 1 ? 1 : part.shape.back();
   const auto size = std::int64_t(part.values.size());
   return {upload(part.values, cols == 0 ? 0 : size / cols, cols),

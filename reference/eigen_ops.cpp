@@ -35,7 +35,7 @@ S sum_of_squares(const S* x, std::int64_t n) {
 template <class S>
 typename EigenOps<S>::Weight EigenOps<S>::load(const WeightSource& source,
                                                const WeightBlock& block) const {
-  const HostTensor part = sliced(source.weight(block.name, block.shape), block);
+  const HostTensor part = source.part(block);
   Weight w;
   if (block.shape.size() == 1 || (block.shape.size() == 3 && !block.per_expert())) {
     w.plain = Eigen::Map<const Matrix<float>>(part.values.data(), part.rows(), part.cols())

@@ -124,7 +124,7 @@ const std::vector<WrongLine> wrong_lines = {
     {{"check", "--only", "("}, "--only: '(' is no regular expression"},
     {{"info"}, "FILE"},
     {{"record", "--config", "qwen3-next"}, "--out"},
-    {{"record", "--out", "x.h5"}, "neither --from nor --config is given"},
+    {{"record", "--out", "x.h5"}, "neither --from nor --config nor --checkpoint is given"},
     {{"record", "--out", "x.h5", "--seed", "1"}, "--config"},
     {{"record", "--out", "x.h5", "--from", "a", "--config", "b"}, "--config"},
     {{"record", "--out", "x.h5", "--config", "qwen3-nxt"}, "did you mean qwen3-next?"},

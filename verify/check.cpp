@@ -12,6 +12,8 @@
 #include "reference/program/error.hpp"
 #include "reference/program/seeded_weights.hpp"
 #include "verify/golden_case.hpp"
+#include "verify/golden_weights.hpp"
+#include "verify/record.hpp"
 #include "verify/row_ratios.hpp"
 #include "verify/tolerance.hpp"
 
@@ -420,14 +422,15 @@ void prefer_float64(std::vector<TapResult>& results, const std::vector<TapResult
 }
 
 template <class S>
-CheckTotals check_in(const GoldenFile& golden, const ModelConfig& config, Rounding rounding,
-                     const CheckOptions& options, CheckListener& listener) {
+CheckTotals check_in(const GoldenFile& golden, const ModelConfig& config,
+                     const GoldenWeights& weights, Rounding rounding, const CheckOptions& options,
+                     CheckListener& listener) {
   const std::string file = std::filesystem::path(golden.path()).stem().string();
   const EigenOps<S> ops(options.num_threads, rounding, options.gdn_form);
-  const auto model = runner_on(options.device, config, golden, ops);
+  const auto model = runner_on(options.device, config, weights, ops);
   std::optional<SerialModel<double>> model64;
   if (options.compare_float64)
-    model64.emplace(config, golden, EigenOps<double>(options.num_threads));
+    model64.emplace(config, weights, EigenOps<double>(options.num_threads));
 
   // A tap that cancels to little of its terms (a head's read before its norm, say) loses in float32
   // what the recording kept by chance. Unless one arithmetic was asked for, float64 decides there.
@@ -456,7 +459,7 @@ CheckTotals check_in(const GoldenFile& golden, const ModelConfig& config, Roundi
     if (second_opinion && std::ranges::any_of(checker.results, [](const TapResult& tap) {
           return tap.verdict == Verdict::difference;
         })) {
-      if (!model64) model64.emplace(config, golden, ops64);
+      if (!model64) model64.emplace(config, weights, ops64);
       Checker<double> exact(golden, config, ops64, options, file, case_name, inputs, nullptr);
       exact.drafts(run_case(*model64, inputs, steps, exact));
       prefer_float64(checker.results, exact.results);
@@ -527,11 +530,12 @@ CheckTotals check_golden(const std::string& path, const CheckOptions& options,
   const ConfigReading reading = read_config_json(golden.config_json(), path + ":/config");
   if (!reading.ignored_keys.empty()) listener.ignored_keys(reading.ignored_keys);
   require_arithmetic(reading.config);
-  require_known_weights(golden, reading.config);
+  if (options.checkpoint != nullptr) require_memory(reading.config, sizeof(float));
+  const GoldenWeights weights(golden, reading.config, options.checkpoint);
   const DType dtype = options.dtype.value_or(golden.dtype());
   if (dtype == DType::float64)
-    return check_in<double>(golden, reading.config, Rounding::none, options, listener);
-  return check_in<float>(golden, reading.config,
+    return check_in<double>(golden, reading.config, weights, Rounding::none, options, listener);
+  return check_in<float>(golden, reading.config, weights,
                          dtype == DType::bfloat16 ? options.rounding : Rounding::none, options,
                          listener);
 }

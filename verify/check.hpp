@@ -11,6 +11,8 @@
 
 namespace tokenview {
 
+class Checkpoint;
+
 enum class Verdict {
   match,
   difference,  // over the bound, or another shape
@@ -64,9 +66,10 @@ struct CheckOptions {
   std::optional<DType> dtype;        // of the arithmetic; absent: the file's
   Rounding rounding = Rounding::hf;  // where a bfloat16 model rounds
   GdnForm gdn_form = GdnForm::recurrent;
-  bool allow_ties = false;       // a tie in a float32 file is not a failure
-  bool compare_float64 = false;  // also run in float64, and fill TapResult::float64
-  bool keep_rows = false;        // fill TapResult::row_ratios
+  bool allow_ties = false;                 // a tie in a float32 file is not a failure
+  bool compare_float64 = false;            // also run in float64, and fill TapResult::float64
+  bool keep_rows = false;                  // fill TapResult::row_ratios
+  const Checkpoint* checkpoint = nullptr;  // has the weights of a file without any
   /// Asked with "file/case/step/tap", step being `target` or `step<j>`; false leaves the tap out.
   std::function<bool(const std::string&)> wanted;
 };
@@ -87,8 +90,8 @@ class CheckListener {
 /// bfloat16_bound(): an end-to-end run would measure how one early rounding spreads. Ids that
 /// differ are compared by the trusted scores, and the run goes on with the trusted ids.
 ///
-/// Throws FileError or ConfigError for a file that cannot be read or a model that cannot be run,
-/// and DeviceError for what a GPU refuses.
+/// Throws FileError or ConfigError for a file that cannot be read, weights that are not its own
+/// (GoldenWeights) or a model that cannot be run, and DeviceError for what a GPU refuses.
 CheckTotals check_golden(const std::string& path, const CheckOptions& options,
                          CheckListener& listener);
 

@@ -11,6 +11,7 @@
 #include "tokenview_version.hpp"
 #include "verify/check_report.hpp"
 #include "verify/cli.hpp"
+#include "verify/cli_checkpoint.hpp"
 #include "verify/cli_matrix.hpp"
 #include "verify/cli_options.hpp"
 #include "verify/cli_share.hpp"
@@ -26,14 +27,12 @@ namespace {
 
 constexpr Choice<DType> dtypes[] = {
     {"float32", DType::float32}, {"float64", DType::float64}, {"bfloat16", DType::bfloat16}};
-constexpr Choice<GdnForm> gdn_forms[] = {{"recurrent", GdnForm::recurrent},
-                                         {"chunked", GdnForm::chunked}};
 
 struct CheckArguments {
   bool matrix = false;
   CommKind comm = CommKind::sim;
   std::vector<std::string> goldens;
-  std::string only;
+  std::string only, checkpoint;
   CheckOptions options;
   std::optional<Rounding> rounding;
   OutputFormat format = OutputFormat::text;
@@ -110,6 +109,7 @@ class CheckRun {
   explicit CheckRun(const CheckArguments& arguments)
       : arguments_(arguments),
         options_(arguments.options),
+        checkpoint_(opened_checkpoint(arguments.checkpoint)),
         report_(arguments.format == OutputFormat::jsonl
                     ? jsonl_check_report(std::cout)
                     : text_check_report(std::cout, arguments.verbosity, use_colour())) {
@@ -117,6 +117,7 @@ class CheckRun {
     options_.device = usable(arguments.options.device);
     if (options_.device == Device::cuda && options_.dtype == DType::float64)
       throw UsageError("check: --dtype float64 is not for --device cuda: expected float32");
+    options_.checkpoint = checkpoint_.get();
   }
 
   Exit run() {
@@ -222,6 +223,7 @@ class CheckRun {
 
   const CheckArguments& arguments_;
   CheckOptions options_;
+  std::unique_ptr<const Checkpoint> checkpoint_;
   std::unique_ptr<CheckReport> report_;
   Progress progress_;
   CheckSummary summary_;
@@ -242,6 +244,10 @@ std::function<Exit()> add_options(CLI::App& app) {
          "Compare the taps alone whose file/case/step/tap holds a match, file being the name "
          "without folder and .h5, step being target, step0, step1, ...")
       ->type_name("REGEX");
+  app.add_option("--checkpoint", arguments->checkpoint,
+                 "Hugging Face folder with the weights of golden files that were recorded from it "
+                 "and hold none")
+      ->type_name("FOLDER");
   add_choice(
       app, "--device", arguments->options.device, device_words,
       "Where the model runs: the reference on the CPU (default), the kernels of the first GPU, "
@@ -349,6 +355,7 @@ std::function<Exit()> add_options(CLI::App& app) {
              ? std::vector{default_data_folder("golden", ".h5", build::data_dir)}
              : arguments->goldens)
       for (std::string& file : golden_files(argument)) matrix->goldens.push_back(std::move(file));
+    matrix->checkpoint = arguments->checkpoint;
     matrix->executor = {arguments->options.device, arguments->comm};
     matrix->rounding = arguments->rounding.value_or(Rounding::hf);
     matrix->num_threads = arguments->options.num_threads;
@@ -372,7 +379,9 @@ constinit const Verb check_verb = {
     "tokenview check --dtype float64 --gdn chunked model.h5\n"
     "    the chunked form of the delta rule in double precision\n"
     "tokenview check --format jsonl model.h5 | jq 'select(.verdict != \"match\")'\n"
-    "    records of what differs",
+    "    records of what differs\n"
+    "tokenview check --checkpoint Qwen3-Next-80B-A3B-Instruct golden.h5\n"
+    "    a file that record --checkpoint wrote, with the weights of the folder",
     add_options};
 
 }  // namespace tokenview

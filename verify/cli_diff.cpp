@@ -12,6 +12,7 @@
 #include "reference/program/error.hpp"
 #include "reference/program/nearest.hpp"
 #include "verify/cli.hpp"
+#include "verify/cli_checkpoint.hpp"
 #include "verify/cli_options.hpp"
 #include "verify/data_folder.hpp"
 #include "verify/dump_diff.hpp"
@@ -28,6 +29,7 @@ namespace {
 struct DiffArguments {
   std::vector<std::string> files;
   std::optional<std::string> case_name;
+  std::string checkpoint;  // empty: none
   std::vector<std::string> maps, rules;
   std::optional<double> rtol, atol;
   bool like_torch = false, bitwise = false, equal_nan = false;
@@ -113,7 +115,8 @@ Exit golden_against_dump(const DiffArguments& arguments, const std::string& gold
                          const std::vector<std::string>& dump_paths) {
   refuse_maps(arguments);
   const GoldenFile golden = GoldenFile::open(golden_path);
-  GoldenSide side(golden, arguments.case_name);
+  const std::unique_ptr<const Checkpoint> checkpoint = opened_checkpoint(arguments.checkpoint);
+  GoldenSide side(golden, arguments.case_name, checkpoint.get());
   return report(arguments, side, golden_path, DumpFile::open(dump_paths));
 }
 
@@ -263,6 +266,9 @@ Exit run(const DiffArguments& arguments) {
     }
   if (goldens.size() == 1 && !dumps.empty() && plain.empty())
     return golden_against_dump(arguments, goldens.front(), dumps);
+  if (!arguments.checkpoint.empty())
+    throw UsageError(
+        "diff: --checkpoint has the weights of a golden: expected a golden and a dump");
   if (goldens.empty() && plain.empty()) return dump_against_dump(arguments);
   if (goldens.size() + dumps.size() + plain.size() == 2 && (dumps.empty() || !plain.empty())) {
     if (arguments.case_name)
@@ -287,6 +293,9 @@ std::function<Exit()> add_options(CLI::App& app) {
   app.add_option("--case", arguments->case_name,
                  "Case of the golden; default: the one with the inputs of the step")
       ->type_name("CASE");
+  app.add_option("--checkpoint", arguments->checkpoint,
+                 "Hugging Face folder with the weights of a golden that was recorded from it")
+      ->type_name("FOLDER");
   app.add_option("--rule", arguments->rules,
                  "'PATTERN: LIMIT, ...' for some tensors: atol=X, rtol=X, ulp=X, of_max=X, l2=X, "
                  "row_l2=X, bitwise, like-torch, equal-nan; repeatable")

@@ -9,6 +9,7 @@
 
 #include "reference/program/error.hpp"
 #include "reference/program/nearest.hpp"
+#include "verify/cli_checkpoint.hpp"
 #include "verify/cli_share.hpp"
 #include "verify/hdf5_text.hpp"
 #include "verify/interrupt.hpp"
@@ -151,11 +152,12 @@ Checked check_part(const MatrixArguments& arguments, const Executor& executor, c
   std::int64_t other_world = 0;
   Progress progress;
   Checked checked;
+  const std::unique_ptr<const Checkpoint> checkpoint = opened_checkpoint(arguments.checkpoint);
   const auto start = std::chrono::steady_clock::now();
   for (const std::string& path : arguments.goldens) {
     std::optional<LoadedGolden> loaded;
     try {
-      loaded.emplace(path);
+      loaded.emplace(path, checkpoint.get());
     } catch (const Error& error) {  // the others are still checked
       std::cout.flush();
       print_error(error.what());

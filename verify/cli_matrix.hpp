@@ -13,6 +13,7 @@ namespace tokenview {
 struct MatrixArguments {
   bool quick = true;
   std::vector<std::string> goldens;  // files
+  std::string checkpoint;            // has the weights of files without any; empty: none
   std::vector<std::int64_t> tp, dp;  // empty: all
   std::vector<std::int64_t> tokens;  // prefixes alone; empty: cases, and prefixes where not quick
   std::vector<std::string> protocols, cases;

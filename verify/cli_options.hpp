@@ -8,6 +8,7 @@
 
 #include "reference/program/error.hpp"
 #include "reference/program/nearest.hpp"
+#include "reference/program/operations.hpp"
 #include "reference/program/rounding.hpp"
 #include "verify/device.hpp"
 
@@ -97,6 +98,9 @@ const char* word_of(const Choice<T> (&choices)[n], T value) {
 }
 
 inline constexpr Choice<Rounding> roundings[] = {{"hf", Rounding::hf}, {"vllm", Rounding::vllm}};
+
+inline constexpr Choice<GdnForm> gdn_forms[] = {{"recurrent", GdnForm::recurrent},
+                                                {"chunked", GdnForm::chunked}};
 
 inline constexpr Choice<Device> device_words[] = {
     {"cpu", Device::cpu}, {"cuda", Device::cuda}, {"auto", Device::automatic}};

@@ -12,6 +12,7 @@
 #include "tokenview_version.hpp"
 #include "verify/affected.hpp"
 #include "verify/cli.hpp"
+#include "verify/cli_checkpoint.hpp"
 #include "verify/cli_executor.hpp"
 #include "verify/device_repro.hpp"
 #include "verify/dump_run.hpp"
@@ -34,7 +35,8 @@ constexpr std::int64_t max_degree = 32;
 constexpr std::int64_t most_numeric_rows = 512;  // of all dp ranks: half a minute on the tiny model
 
 struct RunArguments {
-  std::string model = "qwen3.5-moe";
+  std::optional<std::string> named_model;
+  std::string checkpoint;  // empty: none
   std::optional<std::string> protocol, engine, backend;
   std::string requests = "10";
   ParallelConfig parallel{.tp = 4};
@@ -50,6 +52,10 @@ struct RunArguments {
   std::string dump;                // a folder
   bool strip = false;
   OutputFormat format = OutputFormat::text;
+
+  std::string model() const {
+    return named_model.value_or(checkpoint.empty() ? "qwen3.5-moe" : checkpoint);
+  }
 };
 
 /// What --engine, or else --protocol, asks for.
@@ -118,9 +124,9 @@ std::vector<GoldenInputs> inputs_of_case(const GoldenFile& golden, const std::st
 /// Engine steps with the inputs of cases of a golden file: the first with its context, each later
 /// one in the context that the ones before it have made.
 void take_cases(const RunArguments& arguments, const ModelConfig& config, ParallelRun& run) {
-  if (!arguments.model.ends_with(".h5"))
+  if (!arguments.model().ends_with(".h5"))
     throw UsageError("--case: expected --model with the golden file that has it");
-  const GoldenFile golden = GoldenFile::open(arguments.model);
+  const GoldenFile golden = GoldenFile::open(arguments.model());
   for (const std::string& names : arguments.cases) {
     const std::vector<GoldenInputs> inputs =
         inputs_of_case(golden, names, config, arguments.parallel.dp);
@@ -144,15 +150,35 @@ void take_cases(const RunArguments& arguments, const ModelConfig& config, Parall
   }
 }
 
-/// The weights of a golden file, or random ones.
-std::unique_ptr<WeightSource> weights_of(const std::string& model, const ModelConfig& config) {
-  if (model.ends_with(".h5")) return std::make_unique<LoadedGolden>(model);
-  return std::make_unique<SeededWeights>(config, 1);
-}
+/// The weights of a run: a checkpoint's, a golden file's, or random ones.
+class RunWeights {
+ public:
+  RunWeights(const RunArguments& arguments, const ModelConfig& config) {
+    const std::string model = arguments.model();
+    const bool is_folder = arguments.checkpoint.empty() && Checkpoint::has_weights(model);
+    checkpoint_ = opened_checkpoint(is_folder ? model : arguments.checkpoint);
+    if (model.ends_with(".h5"))
+      own_ = std::make_unique<LoadedGolden>(model, checkpoint_.get());
+    else if (checkpoint_ == nullptr)
+      own_ = std::make_unique<SeededWeights>(config, 1);
+    else if (checkpoint_->reading().config != config)
+      throw UsageError(text("--checkpoint ", printable(arguments.checkpoint), " and --model ",
+                            printable(model), " have different configurations"));
+  }
+
+  const WeightSource& source() const {
+    if (own_) return *own_;
+    return *checkpoint_;
+  }
+
+ private:
+  std::unique_ptr<const Checkpoint> checkpoint_;
+  std::unique_ptr<WeightSource> own_;
+};
 
 /// "qwen3.5-moe B tp=4 dp=1 ep requests 10, 1 draft step": what tells two runs apart.
 std::string configuration_in_words(const RunArguments& arguments, const ParallelPlan& plan) {
-  std::string words = text(arguments.model, ' ', to_string(plan.protocol), ' ',
+  std::string words = text(arguments.model(), ' ', to_string(plan.protocol), ' ',
                            in_words(arguments.parallel), " requests ", arguments.requests);
   if (arguments.draft_steps > 0) words += ", " + plural(arguments.draft_steps, "draft step");
   if (arguments.engine) words += ", " + *arguments.engine;
@@ -170,7 +196,7 @@ ReportRecord record_of(const UnshardedTap& tap) {
 }
 
 Exit run(const RunArguments& arguments) {
-  const ModelConfig config = model_argument(arguments.model).reading.config;
+  const ModelConfig config = model_argument(arguments.model()).reading.config;
   require_simulable(config, arguments.parallel, arguments.draft_steps);
   if (arguments.correct_target && arguments.draft_steps == 0)
     throw UsageError("--correct-target without --draft-steps runs nothing");
@@ -198,6 +224,8 @@ Exit run(const RunArguments& arguments) {
   }
   if (!arguments.dump.empty() && !arguments.numeric)
     throw UsageError("--dump writes what ranks have: expected --numeric");
+  if (!arguments.checkpoint.empty() && !arguments.numeric)
+    throw UsageError("--checkpoint gives weights: expected --numeric");
   if (arguments.strip && arguments.dump.empty())
     throw UsageError("--strip leaves annotations out of dumps: expected --dump");
   std::vector<InjectedFault> faults;
@@ -243,10 +271,10 @@ Exit run(const RunArguments& arguments) {
   configuration.fault_hits = nullptr;
   std::optional<UnshardedComparison> numbers;
   if (arguments.numeric) {
-    const std::unique_ptr<WeightSource> weights = weights_of(arguments.model, config);
-    numbers = compare_with_unsharded(executor, configuration, *weights);
+    const RunWeights weights(arguments, config);
+    numbers = compare_with_unsharded(executor, configuration, weights.source());
     if (!arguments.dump.empty())
-      dump_run(executor, configuration, *weights,
+      dump_run(executor, configuration, weights.source(),
                {arguments.dump,
                 text("tokenview ", build::version, " run, protocol ", to_string(plan.protocol)),
                 !arguments.strip});
@@ -275,7 +303,7 @@ Exit run(const RunArguments& arguments) {
                                          : "difference";
     summary.case_name = configuration_in_words(arguments, plan);
     summary.more = {{"verb", "run"},
-                    {"model", arguments.model},
+                    {"model", arguments.model()},
                     {"protocol", std::string(to_string(plan.protocol))},
                     {"tp", arguments.parallel.tp},
                     {"dp", arguments.parallel.dp},
@@ -329,9 +357,11 @@ Exit run(const RunArguments& arguments) {
 Scenario scenario_of(const RunArguments& arguments) {
   if (arguments.numeric || arguments.executor.any())
     throw UsageError("--numeric, --device and --comm: this verb works on token views");
-  if (!arguments.cases.empty() || !arguments.dump.empty() || arguments.strip)
-    throw UsageError("--case, --dump and --strip: this verb has no numbers, expected --requests");
-  const ModelConfig config = model_argument(arguments.model).reading.config;
+  if (!arguments.cases.empty() || !arguments.dump.empty() || arguments.strip ||
+      !arguments.checkpoint.empty())
+    throw UsageError(
+        "--case, --checkpoint, --dump and --strip: this verb has no numbers, expected --requests");
+  const ModelConfig config = model_argument(arguments.model()).reading.config;
   require_simulable(config, arguments.parallel, arguments.draft_steps);
   if (arguments.correct_target && arguments.draft_steps == 0)
     throw UsageError("--correct-target without --draft-steps runs nothing");
@@ -340,7 +370,7 @@ Scenario scenario_of(const RunArguments& arguments) {
   s.name = "run";
   s.title = "a configuration of the command line";
   s.source = "tokenview run";
-  s.model = arguments.model;
+  s.model = arguments.model();
   s.parallel = arguments.parallel;
   s.dispatch = layout.plan.dispatch;
   s.requests = {arguments.requests};
@@ -371,9 +401,15 @@ Scenario scenario_of(const RunArguments& arguments) {
 /// Options of `run`, and of verbs that take the same.
 std::shared_ptr<RunArguments> add_arguments(CLI::App& app) {
   const auto arguments = std::make_shared<RunArguments>();
-  app.add_option("--model", arguments->model,
-                 "Preset, config.json, golden file or checkpoint folder; default: qwen3.5-moe")
+  app.add_option("--model", arguments->named_model,
+                 "Preset, config.json, golden file or checkpoint folder; default: that of "
+                 "--checkpoint, or qwen3.5-moe")
       ->type_name("MODEL");
+  app.add_option(
+         "--checkpoint", arguments->checkpoint,
+         "Hugging Face folder whose weights --numeric takes; default: those of --model where "
+         "it has some, or random ones")
+      ->type_name("FOLDER");
   app.add_option("--engine", arguments->engine,
                  "Release whose gate, layout, MTP and runner are taken: vllm-0.26.0")
       ->type_name("RELEASE");
@@ -465,7 +501,9 @@ constinit const Verb run_verb = {
     "--draft-steps 1\n"
     "    an injected fault, on views and with numbers\n"
     "tokenview run --model golden.h5 --case prefill --protocol D --tp 2 --ep --numeric --dump out\n"
-    "    a case of a golden file; what each rank had goes to out/dump.rank<R>.h5, for diff",
+    "    a case of a golden file; what each rank had goes to out/dump.rank<R>.h5, for diff\n"
+    "tokenview run --checkpoint Qwen3-Next-80B-A3B-Instruct --tp 2 --ep --tokens 4 --numeric\n"
+    "    with the weights of a checkpoint",
     add_options};
 
 }  // namespace tokenview

@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "verify/golden_case.hpp"
 
-#include <set>
-
-#include "reference/program/error.hpp"
-#include "reference/program/seeded_weights.hpp"
-
 namespace tokenview {
 
 CaseBatches case_batches(const GoldenInputs& inputs) {
@@ -26,16 +21,6 @@ CaseBatches case_batches(const GoldenInputs& inputs) {
     step.slots.push_back(std::int32_t(s));
   }
   return batches;
-}
-
-void require_known_weights(const GoldenFile& golden, const ModelConfig& config) {
-  std::set<std::string> known;
-  for (const WeightShape& weight : weight_shapes(config)) known.insert(weight.name);
-  for (const auto& [name, shape] : golden.weight_shapes())
-    if (!known.contains(name))
-      golden.file().fail(GoldenFile::weight_path(name),
-                         text("no such weight in a ", to_string(config.model_type),
-                              " model of this configuration"));
 }
 
 }  // namespace tokenview

@@ -12,10 +12,6 @@ struct CaseBatches {
 };
 CaseBatches case_batches(const GoldenInputs& inputs);
 
-/// Throws FileError for a weight that a model of this configuration does not have. (One that is
-/// missing is named when it is read.)
-void require_known_weights(const GoldenFile& golden, const ModelConfig& config);
-
 /// Sees every tap of a case as the model makes it, in the order of the program.
 template <class S>
 class CaseObserver : public TapSink<EigenOps<S>>, public DraftObserver<SerialRank<S>> {

@@ -62,10 +62,13 @@ void FileInfo::print_golden(const GoldenFile& golden) const {
     out_ << fmt::format("{}: golden file, {}, {}, {}\n", printable(golden.path()),
                         golden.model_type(), to_string(golden.dtype()), size_text(bytes));
     print_config(config);
-    print_line("weights",
-               fmt::format("{} parameters in {} tensors, MTP {}", parameters,
-                           golden.weight_shapes().size(),
-                           golden.contains("mtp.fc.weight") ? "included" : "not included"));
+    if (golden.weight_shapes().empty())
+      print_line("weights", "not in the file");
+    else
+      print_line("weights",
+                 fmt::format("{} parameters in {} tensors, MTP {}", parameters,
+                             golden.weight_shapes().size(),
+                             golden.contains("mtp.fc.weight") ? "included" : "not included"));
     print_line("legal tp", fmt::format("{} (up to {})", fmt::join(legal_tp(config), ", "), max_tp));
     if (!reading.ignored_keys.empty()) print_line("ignored keys", joined(reading.ignored_keys));
     print_line("producer", golden.producer());

@@ -45,6 +45,13 @@ InputFile::~InputFile() {
   if (descriptor_ >= 0) close(descriptor_);
 }
 
+void InputFile::require_whole() const {
+  struct stat status {};
+  if (fstat(descriptor_, &status) != 0 || status.st_size < bytes_)
+    throw FileError(text(printable(path_), ": has ", status.st_size, " bytes, but had ", bytes_,
+                         " when it was opened"));
+}
+
 void InputFile::read(std::int64_t offset, std::span<std::byte> to) const {
   while (!to.empty()) {
     const ssize_t got = pread(descriptor_, to.data(), to.size(), offset);

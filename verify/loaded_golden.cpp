@@ -5,19 +5,20 @@
 
 #include "reference/program/config_json.hpp"
 #include "reference/program/error.hpp"
-#include "verify/golden_case.hpp"
+#include "reference/program/seeded_weights.hpp"
+#include "verify/golden_weights.hpp"
 
 namespace tokenview {
 
-LoadedGolden::LoadedGolden(const std::string& path)
+LoadedGolden::LoadedGolden(const std::string& path, const Checkpoint* checkpoint)
     : path_(path), name_(std::filesystem::path(path).stem().string()) {
   const GoldenFile file = GoldenFile::open(path);
   dtype_ = file.dtype();
   config_ = read_config_json(file.config_json(), path + ":/config").config;
   require_arithmetic(config_);
-  require_known_weights(file, config_);
-  for (const auto& [name, shape] : file.weight_shapes())
-    weights_.emplace(name, file.weight(name, shape));
+  const GoldenWeights weights(file, config_, checkpoint);
+  for (const auto& [name, shape] : weight_shapes(config_))
+    if (weights.contains(name)) weights_.emplace(name, weights.weight(name, shape));
   for (const std::string& name : file.case_names()) {
     Case& loaded = cases_[name];
     loaded.inputs = file.inputs(name, config_.vocab_size);

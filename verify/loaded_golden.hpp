@@ -9,6 +9,8 @@
 
 namespace tokenview {
 
+class Checkpoint;
+
 /// A golden file in memory, for many runs against it at once: after loading, any number of threads
 /// may read it.
 class LoadedGolden final : public WeightSource {
@@ -20,8 +22,9 @@ class LoadedGolden final : public WeightSource {
     std::map<std::string, IntegerTensor> ids;
   };
 
-  /// Reads everything. Throws FileError or ConfigError as GoldenFile and read_config_json().
-  explicit LoadedGolden(const std::string& path);
+  /// Reads everything, the weights from `checkpoint` where the file refers to one. Throws FileError
+  /// or ConfigError as GoldenFile, GoldenWeights and read_config_json().
+  explicit LoadedGolden(const std::string& path, const Checkpoint* checkpoint = nullptr);
 
   const std::string& name() const { return name_; }  // without folder and .h5
   DType dtype() const { return dtype_; }

@@ -5,12 +5,15 @@
 
 #include <algorithm>
 #include <charconv>
+#include <optional>
 #include <system_error>
+#include <utility>
 
 #include "reference/program/error.hpp"
 #include "reference/program/nearest.hpp"
 #include "reference/program/seeded_weights.hpp"
 #include "verify/case_runner.hpp"
+#include "verify/golden_weights.hpp"
 #include "verify/golden_writer.hpp"
 #include "verify/hdf5_text.hpp"
 #include "verify/weights_of_type.hpp"
@@ -57,14 +60,42 @@ std::vector<std::string_view> split(std::string_view words, char separator) {
   }
 }
 
-std::int64_t token_count(std::string_view word, std::int64_t least, std::string_view all) {
+/// A whole number and nothing else, from `least` to `most`.
+std::optional<std::int64_t> whole_number(std::string_view word, std::int64_t least,
+                                         std::int64_t most) {
   std::int64_t value = 0;
   const auto [stop, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-  if (error != std::errc() || stop != word.data() + word.size() || value < least ||
-      value > max_case_tokens)
-    throw UsageError(text("cases: '", word, "' in '", all, "' is no number of tokens from ", least,
-                          " to ", max_case_tokens));
+  if (error != std::errc() || stop != word.data() + word.size() || value < least || value > most)
+    return std::nullopt;
   return value;
+}
+
+std::int64_t token_count(std::string_view word, std::int64_t least, std::string_view all) {
+  if (const auto value = whole_number(word, least, max_case_tokens)) return *value;
+  throw UsageError(text("cases: '", word, "' in '", all, "' is no number of tokens from ", least,
+                        " to ", max_case_tokens));
+}
+
+/// The context of a sequence, empty where there is none, and what follows the colon.
+std::pair<std::string_view, std::string_view> around_colon(std::string_view sequence) {
+  const std::size_t colon = sequence.find(':');
+  if (colon == std::string_view::npos) return {{}, sequence};
+  return {sequence.substr(0, colon), sequence.substr(colon + 1)};
+}
+
+/// "NAME=WORDS"; without a '=' no words.
+std::pair<std::string, std::string_view> name_and_words(std::string_view word) {
+  const std::size_t equals = word.find('=');
+  if (equals == std::string_view::npos) return {std::string(word), {}};
+  return {std::string(word.substr(0, equals)), word.substr(equals + 1)};
+}
+
+void require_case_name(const std::string& name) {
+  if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos ||
+      !is_utf8(name))
+    throw UsageError(text("cases: '", printable(name),
+                          "' is no name of a case, expected UTF-8 "
+                          "without '/'"));
 }
 
 /// "3+7:1"
@@ -72,12 +103,9 @@ std::vector<SequenceLength> lengths_in_words(std::string_view words) {
   std::vector<SequenceLength> lengths;
   std::int64_t total = 0;
   for (const std::string_view part : split(words, '+')) {
-    const std::size_t colon = part.find(':');
-    SequenceLength length{0, 0};
-    if (colon != std::string_view::npos)
-      length.context = token_count(part.substr(0, colon), 0, words);
-    length.rows =
-        token_count(colon == std::string_view::npos ? part : part.substr(colon + 1), 1, words);
+    const auto [context, rows] = around_colon(part);
+    const SequenceLength length{context.data() == nullptr ? 0 : token_count(context, 0, words),
+                                token_count(rows, 1, words)};
     lengths.push_back(length);
     total += length.context + length.rows;
     if (total > max_case_tokens)
@@ -85,6 +113,33 @@ std::vector<SequenceLength> lengths_in_words(std::string_view words) {
           text("cases: '", words, "' has more tokens than ", max_case_tokens, " in a case"));
   }
   return lengths;
+}
+
+/// "1,2,3"
+std::vector<std::int64_t> ids_in_words(std::string_view words, std::string_view all,
+                                       std::int64_t vocab_size) {
+  std::vector<std::int64_t> ids;
+  for (const std::string_view word : split(words, ',')) {
+    const auto id = whole_number(word, 0, vocab_size - 1);
+    if (!id)
+      throw UsageError(text("ids: '", printable(std::string(word)), "' in '",
+                            printable(std::string(all)), "' is no token id from 0 to ",
+                            vocab_size - 1, " (vocabulary of ", vocab_size, ")"));
+    ids.push_back(*id);
+  }
+  return ids;
+}
+
+/// Adds a sequence to a case.
+void append_sequence(GoldenInputs& inputs, const std::vector<std::int64_t>& context,
+                     const std::vector<std::int64_t>& rows) {
+  if (inputs.query_start_loc.empty()) inputs.query_start_loc = inputs.context_start_loc = {0};
+  inputs.context_ids.insert(inputs.context_ids.end(), context.begin(), context.end());
+  inputs.input_ids.insert(inputs.input_ids.end(), rows.begin(), rows.end());
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    inputs.positions.push_back(std::int64_t(context.size() + i));
+  inputs.query_start_loc.push_back(std::int32_t(inputs.input_ids.size()));
+  inputs.context_start_loc.push_back(std::int32_t(inputs.context_ids.size()));
 }
 
 /// Writes the taps of one case as the model makes them.
@@ -167,22 +222,34 @@ void require_memory(const ModelConfig& config, double bytes_per_parameter) {
 RecordedCase seeded_case(const std::string& name, const std::vector<SequenceLength>& sequences,
                          std::int64_t vocab_size, std::uint64_t seed) {
   RecordedCase result{name, {}, 0};
-  GoldenInputs& inputs = result.inputs;
-  inputs.query_start_loc = {0};
-  inputs.context_start_loc = {0};
   for (std::size_t s = 0; s < sequences.size(); ++s) {
     const auto [context, rows] = sequences[s];
-    for (std::int64_t i = 0; i < context + rows; ++i) {
-      const std::int64_t token = seeded_token(seed, name, s, std::uint64_t(i), vocab_size);
-      if (i < context) {
-        inputs.context_ids.push_back(token);
-      } else {
-        inputs.input_ids.push_back(token);
-        inputs.positions.push_back(i);
-      }
-    }
-    inputs.query_start_loc.push_back(std::int32_t(inputs.input_ids.size()));
-    inputs.context_start_loc.push_back(std::int32_t(inputs.context_ids.size()));
+    std::vector<std::int64_t> tokens;
+    for (std::int64_t i = 0; i < context + rows; ++i)
+      tokens.push_back(seeded_token(seed, name, s, std::uint64_t(i), vocab_size));
+    append_sequence(result.inputs, {tokens.begin(), tokens.begin() + context},
+                    {tokens.begin() + context, tokens.end()});
+  }
+  return result;
+}
+
+RecordedCase case_of_ids(std::string_view argument, std::int64_t vocab_size) {
+  auto [name, words] = name_and_words(argument);
+  if (words.data() == nullptr) {
+    name = "ids";
+    words = argument;
+  }
+  require_case_name(name);
+  RecordedCase result{name, {}, 0};
+  for (const std::string_view sequence : split(words, '+')) {
+    const auto [context, rows] = around_colon(sequence);
+    append_sequence(result.inputs,
+                    context.data() == nullptr ? std::vector<std::int64_t>()
+                                              : ids_in_words(context, words, vocab_size),
+                    ids_in_words(rows, words, vocab_size));
+    if (result.inputs.num_tokens() + std::int64_t(result.inputs.context_ids.size()) >
+        max_case_tokens)
+      throw UsageError(text("ids: more than ", max_case_tokens, " tokens, expected fewer"));
   }
   return result;
 }
@@ -193,19 +260,11 @@ std::vector<RecordedCase> cases_in_words(std::string_view words, std::int64_t vo
   std::vector<std::string> known;
   for (const KnownCase& each : known_cases) known.push_back(each.name);
   for (const std::string_view word : split(words, ',')) {
-    const std::size_t equals = word.find('=');
-    const std::string name(word.substr(0, equals));
-    if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos ||
-        !is_utf8(name))
-      throw UsageError(text("cases: '", printable(name),
-                            "' is no name of a case, expected UTF-8 "
-                            "without '/'"));
+    auto [name, lengths] = name_and_words(word);
+    require_case_name(name);
     for (const RecordedCase& other : cases)
       if (other.name == name) throw UsageError(text("cases: '", name, "' comes twice"));
-    std::string_view lengths;
-    if (equals != std::string_view::npos) {
-      lengths = word.substr(equals + 1);
-    } else {
+    if (lengths.data() == nullptr) {
       for (const KnownCase& each : known_cases)
         if (name == each.name) lengths = each.lengths;
       if (lengths.empty())
@@ -225,7 +284,6 @@ std::string default_cases() {
 }
 
 std::vector<RecordedCase> cases_of(const GoldenFile& golden, const ModelConfig& config) {
-  require_known_weights(golden, config);
   std::vector<RecordedCase> cases;
   for (const std::string& name : golden.case_names())
     cases.push_back({name, golden.inputs(name, config.vocab_size), golden.mtp_step_count(name)});
@@ -240,21 +298,23 @@ void record_golden(const Recording& recording, const std::string& path) {
                       .producer = "tokenview reference",
                       .config_json = recording.config_json,
                       .provenance = recording.provenance};
+  const WeightsOfType weights(*recording.weights, recording.dtype, recording.progress);
+  if (!recording.stores_weights)
+    header.provenance[fingerprint_attribute] = weights_fingerprint(weights, recording.config);
   if (const auto version = recording.provenance.find("version");
       version != recording.provenance.end())
     header.producer = "tokenview " + version->second;
   GoldenWriter writer(path, header);
-
-  const WeightsOfType weights(*recording.weights, recording.dtype, recording.progress);
   for (const WeightShape& weight : weight_shapes(recording.config)) {
+    if (!recording.stores_weights) break;
     // A model may come without its MTP part; any other weight must be there.
     if (weight.name.starts_with("mtp.") && !weights.contains(weight.name)) continue;
     writer.write_weight(weight.name, weights.weight(weight.name, weight.shape));
   }
 
-  const EigenOps<float> ops(recording.num_threads, recording.dtype == DType::bfloat16
-                                                       ? recording.rounding
-                                                       : Rounding::none);
+  const EigenOps<float> ops(
+      recording.num_threads,
+      recording.dtype == DType::bfloat16 ? recording.rounding : Rounding::none, recording.gdn_form);
   const auto model = runner_on(recording.device, recording.config, weights, ops);
   for (const RecordedCase& recorded : recording.cases) {
     if (recorded.draft_steps > 0 && !model->has_mtp())

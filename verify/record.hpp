@@ -9,6 +9,7 @@
 
 #include "reference/program/config.hpp"
 #include "reference/program/host_tensor.hpp"
+#include "reference/program/operations.hpp"
 #include "reference/program/rounding.hpp"
 #include "verify/device.hpp"
 #include "verify/golden_file.hpp"
@@ -43,8 +44,13 @@ std::vector<RecordedCase> cases_in_words(std::string_view words, std::int64_t vo
 /// All known cases, as words.
 std::string default_cases();
 
-/// The cases of a golden file, without its taps. Throws FileError for a file with weights that its
-/// configuration does not have: they would be lost.
+/// A case with these tokens, IDS or NAME=IDS: a + between sequences; a sequence is TOKENS with
+/// commas between them, or CONTEXT:TOKENS with tokens processed before the step. Without a name the
+/// case is "ids". "1,2,3", "1,2+3", "late=1,2,3:4". Throws UsageError for what is no such list, and
+/// for an id that is not in the vocabulary.
+RecordedCase case_of_ids(std::string_view argument, std::int64_t vocab_size);
+
+/// The cases of a golden file, without its taps.
 std::vector<RecordedCase> cases_of(const GoldenFile& golden, const ModelConfig& config);
 
 /// What a recording is made from, and how.
@@ -55,7 +61,9 @@ struct Recording {
   std::vector<RecordedCase> cases;
   DType dtype = DType::float32;      // or bfloat16: weights and taps are rounded to it
   Rounding rounding = Rounding::hf;  // where a bfloat16 model rounds
-  Device device = Device::cpu;       // cuda: the same program on the first GPU
+  GdnForm gdn_form = GdnForm::recurrent;
+  bool stores_weights = true;   // else the file has weights_fingerprint() in their place
+  Device device = Device::cpu;  // cuda: the same program on the first GPU
   int num_threads = 1;
   std::map<std::string, std::string> provenance = {};
   std::function<void(const std::string& case_name)> progress = {};  // called often; may throw

@@ -6,14 +6,18 @@
 #include "reference/program/config_json.hpp"
 #include "reference/program/error.hpp"
 #include "reference/program/nearest.hpp"
+#include "reference/program/seeded_weights.hpp"
 #include "verify/hdf5_text.hpp"
 
 namespace tokenview {
 
-GoldenSide::GoldenSide(const GoldenFile& golden, std::optional<std::string> case_name)
+GoldenSide::GoldenSide(const GoldenFile& golden, std::optional<std::string> case_name,
+                       const Checkpoint* checkpoint)
     : golden_(golden),
       case_name_(std::move(case_name)),
+      checkpoint_(checkpoint),
       config_(read_config_json(golden.config_json(), golden.path() + ":/config").config) {
+  if (checkpoint != nullptr) weights_.emplace(golden, config_, checkpoint);
   const std::vector<std::string> names = golden.case_names();
   if (case_name_ && std::ranges::find(names, *case_name_) == names.end())
     throw UsageError(text("--case ", printable(*case_name_), ": ", printable(golden.path()),
@@ -30,13 +34,16 @@ std::shared_ptr<const TrustedStep> GoldenSide::step_of(std::int64_t number, std:
 }
 
 const GoldenCase* GoldenSide::golden_case(const TrustedStep& step) {
-  if (!loaded_) loaded_ = std::make_unique<LoadedGolden>(golden_.path());
+  if (!loaded_) loaded_ = std::make_unique<LoadedGolden>(golden_.path(), checkpoint_);
   const auto found = cases_.find(step.name());
   if (found != cases_.end()) return &found->second;
   return &cases_.emplace(step.name(), GoldenCase(*loaded_, step.name())).first->second;
 }
 
 std::optional<HostTensor> GoldenSide::weight(const std::string& name) const {
+  if (weights_)
+    for (const auto& [known, shape] : weight_shapes(config_))
+      if (known == name && weights_->contains(name)) return weights_->weight(name, shape);
   const auto found = golden_.weight_shapes().find(name);
   if (found == golden_.weight_shapes().end()) return std::nullopt;
   return golden_.weight(name, found->second);

@@ -11,6 +11,7 @@
 #include "verify/dump_file.hpp"
 #include "verify/golden_file.hpp"
 #include "verify/golden_run.hpp"
+#include "verify/golden_weights.hpp"
 #include "verify/trusted_step.hpp"
 
 namespace tokenview {
@@ -46,9 +47,10 @@ class TrustedSide {
 class GoldenSide final : public TrustedSide {
  public:
   /// `case_name`: that of every step; absent: the case with the step's inputs, as far as they are
-  /// known, rather the one whose name ends in ".step<number>". Throws UsageError where the golden
-  /// does not have it.
-  GoldenSide(const GoldenFile& golden, std::optional<std::string> case_name);
+  /// known, rather the one whose name ends in ".step<number>". `checkpoint`: has the weights of a
+  /// golden without any. Throws UsageError where the golden does not have the case.
+  GoldenSide(const GoldenFile& golden, std::optional<std::string> case_name,
+             const Checkpoint* checkpoint = nullptr);
 
   std::shared_ptr<const TrustedStep> step_of(std::int64_t number, std::int64_t dp,
                                              const DumpStep& step) override;
@@ -64,6 +66,8 @@ class GoldenSide final : public TrustedSide {
 
   const GoldenFile& golden_;
   std::optional<std::string> case_name_;
+  const Checkpoint* checkpoint_;
+  std::optional<GoldenWeights> weights_;  // of the checkpoint
   ModelConfig config_;
   std::map<std::string, GoldenInputs> inputs_;
   std::map<std::string, std::shared_ptr<const TrustedStep>> steps_;  // by case

@@ -25,7 +25,16 @@ class WeightsOfType final : public WeightSource {
   HostTensor weight(const std::string& name,
                     const std::vector<std::int64_t>& shape) const override {
     if (progress_) progress_("weights");
-    HostTensor tensor = source_.weight(name, shape);
+    return rounded(source_.weight(name, shape));
+  }
+
+  HostTensor part(const WeightBlock& block) const override {
+    if (progress_) progress_("weights");
+    return rounded(source_.part(block));
+  }
+
+ private:
+  HostTensor rounded(HostTensor tensor) const {
     if (dtype_ == DType::bfloat16)
       std::ranges::transform(tensor.values, tensor.values.begin(), round_to_bf16);
     if (dtype_ == DType::float16)
@@ -34,7 +43,6 @@ class WeightsOfType final : public WeightSource {
     return tensor;
   }
 
- private:
   const WeightSource& source_;
   DType dtype_;
   std::function<void(const std::string&)> progress_;

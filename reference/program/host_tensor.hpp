@@ -30,6 +30,8 @@ std::string to_string(const std::vector<std::int64_t>& shape);
 /// The product of the extents; 1 for a scalar. Throws ShapeError when negative or over 2^62.
 std::int64_t element_count(const std::vector<std::int64_t>& shape);
 
+struct WeightBlock;
+
 /// Where the program's weights come from: a golden file, a checkpoint, or a seed.
 class WeightSource {
  public:
@@ -41,6 +43,10 @@ class WeightSource {
   /// it is absent, has another shape than `shape`, or holds a NaN or an infinity.
   virtual HostTensor weight(const std::string& name,
                             const std::vector<std::int64_t>& shape) const = 0;
+
+  /// One rank's part of a weight: sliced() of the whole. A source that need not make the whole for
+  /// it overrides this, and finds a NaN or an infinity in the part alone.
+  virtual HostTensor part(const WeightBlock& block) const;
 };
 
 }  // namespace tokenview

@@ -2,24 +2,35 @@
 #include "reference/program/weight_block.hpp"
 
 #include <algorithm>
-#include <numeric>
 
 #include "reference/program/error.hpp"
 
 namespace tokenview {
 namespace {
 
-/// The indices that `ranges` name, in their order; all of [0, extent) where there is no range.
-std::vector<std::int64_t> indices(const std::vector<Range>& ranges, std::int64_t extent) {
-  std::vector<std::int64_t> named;
-  if (ranges.empty()) {
-    named.resize(std::size_t(extent));
-    std::iota(named.begin(), named.end(), 0);
-  }
-  for (const Range& range : ranges)
-    for (std::int64_t i = range.begin; i < range.end; ++i) named.push_back(i);
-  return named;
+/// `ranges`, or all of [0, extent) where there is none.
+std::vector<Range> ranges_of(const std::vector<Range>& ranges, std::int64_t extent) {
+  return ranges.empty() ? std::vector<Range>{{0, extent}} : ranges;
 }
+
+std::int64_t total_size(const std::vector<Range>& ranges) {
+  std::int64_t total = 0;
+  for (const Range& range : ranges) total += range.size();
+  return total;
+}
+
+/// The stored weight and the block of it, axis by axis.
+struct BlockAxes {
+  explicit BlockAxes(const WeightBlock& block)
+      : stored_out(block.shape[block.per_expert() ? 1 : 0]),
+        width(block.shape.size() == 1 ? 1 : block.shape.back()),
+        experts(ranges_of(block.experts, block.per_expert() ? block.shape[0] : 1)),
+        out(ranges_of(block.out, block.padded_out > 0 ? block.padded_out : stored_out)),
+        in(ranges_of(block.in, width)) {}
+
+  std::int64_t stored_out, width;
+  std::vector<Range> experts, out, in;
+};
 
 }  // namespace
 
@@ -46,34 +57,47 @@ Range kv_head_block(std::int64_t num_kv_heads, std::int64_t rank, std::int64_t s
   return {head, head + 1};
 }
 
+std::vector<std::int64_t> WeightBlock::part_shape() const {
+  const BlockAxes axes(*this);
+  std::vector<std::int64_t> left;
+  if (per_expert()) left.push_back(total_size(axes.experts));
+  left.push_back(total_size(axes.out));
+  if (shape.size() > 1) left.push_back(total_size(axes.in));
+  return left;
+}
+
+void WeightBlock::for_each_run(
+    const std::function<void(std::int64_t first, std::int64_t count)>& run) const {
+  const BlockAxes axes(*this);
+  for (const Range& of_experts : axes.experts)
+    for (std::int64_t expert = of_experts.begin; expert < of_experts.end; ++expert)
+      for (const Range& rows : axes.out)
+        for (std::int64_t row = rows.begin; row < rows.end; ++row)
+          for (const Range& columns : axes.in)
+            if (row >= axes.stored_out)  // vocabulary padding
+              run(-1, columns.size());
+            else
+              run((expert * axes.stored_out + row) * axes.width + columns.begin, columns.size());
+}
+
 HostTensor sliced(const HostTensor& stored, const WeightBlock& block) {
   if (stored.shape != block.shape)
     throw ShapeError(text(block.name, ": shape is ", to_string(stored.shape), ", expected ",
                           to_string(block.shape)));
-  const bool per_expert = block.per_expert();
-  const std::size_t out_axis = per_expert ? 1 : 0;
-  const std::int64_t stored_out = stored.shape[out_axis];
-  const std::int64_t width = stored.shape.size() == 1 ? 1 : stored.shape.back();
-  const auto experts = indices(block.experts, per_expert ? stored.shape[0] : 1);
-  const auto rows = indices(block.out, block.padded_out > 0 ? block.padded_out : stored_out);
-  const auto cols = indices(block.in, width);
-
-  HostTensor part;
-  part.dtype = stored.dtype;
-  if (per_expert) part.shape.push_back(std::int64_t(experts.size()));
-  part.shape.push_back(std::int64_t(rows.size()));
-  if (stored.shape.size() > 1) part.shape.push_back(std::int64_t(cols.size()));
-  part.values.reserve(experts.size() * rows.size() * cols.size());
-  for (const std::int64_t expert : experts)
-    for (const std::int64_t row : rows) {
-      if (row >= stored_out) {  // vocabulary padding
-        part.values.insert(part.values.end(), cols.size(), 0.0f);
-        continue;
-      }
-      const float* values = stored.values.data() + (expert * stored_out + row) * width;
-      for (const std::int64_t col : cols) part.values.push_back(values[col]);
-    }
+  HostTensor part{block.part_shape(), {}, stored.dtype};
+  part.values.reserve(std::size_t(element_count(part.shape)));
+  block.for_each_run([&](std::int64_t first, std::int64_t count) {
+    if (first < 0)
+      part.values.insert(part.values.end(), std::size_t(count), 0.0f);
+    else
+      part.values.insert(part.values.end(), stored.values.begin() + first,
+                         stored.values.begin() + first + count);
+  });
   return part;
+}
+
+HostTensor WeightSource::part(const WeightBlock& block) const {
+  return sliced(weight(block.name, block.shape), block);
 }
 
 }  // namespace tokenview

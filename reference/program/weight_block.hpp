@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,14 @@ struct WeightBlock {
   std::int64_t part = 0, parts = 1;  // which of how many parts of the split axis this is
 
   bool per_expert() const { return shape.size() == 3 && shape[1] != 1; }
+
+  /// What is left of `shape`: [out, in] or [experts, out, in], or [out] of a vector.
+  std::vector<std::int64_t> part_shape() const;
+
+  /// Calls run(first, count) for the block's elements in their order: `count` elements that follow
+  /// each other in the stored weight from number `first` on, within one row; or as many zeros of
+  /// padding, where `first` is -1.
+  void for_each_run(const std::function<void(std::int64_t first, std::int64_t count)>& run) const;
 };
 
 /// The block of `stored`, which has the shape `block.shape`, with the axes that remain.

@@ -46,8 +46,9 @@ def write_golden(path, golden):
             for name, value in golden["attributes"].items():
                 file.attrs[name] = value
             file["config"] = json.dumps(golden["config"], sort_keys=True)
+            weights = file.create_group("weights")
             for name, tensor in golden["weights"].items():
-                write_tensor(file.require_group("weights"), name, tensor)
+                write_tensor(weights, name, tensor)
             for case, content in golden["cases"].items():
                 group = file.create_group(f"cases/{case}")
                 for kind in ("inputs", "taps"):

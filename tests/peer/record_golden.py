@@ -117,41 +117,50 @@ def is_finite(case):
     return all(bool(t.isfinite().all()) for t in tensors if t.is_floating_point())
 
 
+def decided_case(model, name, pairs, generator):
+    """A case of random ids whose taps any correct implementation must reach."""
+    gap = 0.0
+    for _ in range(MAX_DRAWS):
+        case = model.run_case(draw_inputs(pairs, model.config.vocab_size, generator))
+        if not is_finite(case):
+            raise RecordError(f"{name}: a tap is not finite")
+        # bfloat16 has exact ties by the dozen: a reader needs its tie rule there anyway.
+        if model.dtype != torch.float32:
+            return case
+        if is_decided(case):
+            gap = forms_gap(model, case)
+            if gap <= FORMS_SHARE:
+                return case
+    raise RecordError(
+        f"{name}: {MAX_DRAWS} draws, all with ties or too badly conditioned "
+        f"(forms differ by {gap:.2g} of the bound); try another seed"
+    )
+
+
+def golden_of(model, cases, with_weights=True):
+    """The content of a golden file: a model and its cases."""
+    return {
+        "attributes": {
+            "model_type": model.config.model_type,
+            "dtype": str(model.dtype).removeprefix("torch."),
+            "producer": producer(model.device),
+        },
+        "config": json.loads(model.config.to_json_string(use_diff=False)),
+        "weights": {name: value.detach() for name, value in model.parameters().items()}
+        if with_weights
+        else {},
+        "cases": cases,
+    }
+
+
 def record(config, cases, seed, dtype, device="cpu"):
     """A whole golden: random weights from `seed`, then the cases {name: [(context, new), ...]}."""
     generator = torch.Generator().manual_seed(seed)
     model = PeerModel(config, DTYPES[dtype], device)
     model.randomise(generator)
-    recorded = {}
-    for name, pairs in cases.items():
-        gap = 0.0
-        for _ in range(MAX_DRAWS):
-            case = model.run_case(draw_inputs(pairs, model.config.vocab_size, generator))
-            if not is_finite(case):
-                raise RecordError(f"{name}: a tap is not finite")
-            # bfloat16 has exact ties by the dozen: a reader needs its tie rule there anyway.
-            if dtype != "float32":
-                break
-            if is_decided(case):
-                gap = forms_gap(model, case)
-                if gap <= FORMS_SHARE:
-                    break
-        else:
-            raise RecordError(
-                f"{name}: {MAX_DRAWS} draws, all with ties or too badly conditioned "
-                f"(forms differ by {gap:.2g} of the bound); try another seed"
-            )
-        recorded[name] = case
-    return {
-        "attributes": {
-            "model_type": model.config.model_type,
-            "dtype": dtype,
-            "producer": producer(model.device),
-        },
-        "config": json.loads(model.config.to_json_string(use_diff=False)),
-        "weights": {name: value.detach() for name, value in model.parameters().items()},
-        "cases": recorded,
-    }
+    return golden_of(
+        model, {name: decided_case(model, name, pairs, generator) for name, pairs in cases.items()}
+    )
 
 
 class Comparison:

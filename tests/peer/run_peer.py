@@ -42,11 +42,11 @@ def summary(config):
     return ", ".join(words)
 
 
-def check(tokenview, path, device):
-    """(verdict, its output) of `tokenview check --device DEVICE path`."""
+def check(tokenview, path, *options):
+    """(verdict, its output) of `tokenview check OPTIONS path`."""
     try:
         done = subprocess.run(
-            [tokenview, "check", "--device", device, path],
+            [tokenview, "check", *options, path],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             timeout=CHECK_SECONDS,
@@ -80,7 +80,7 @@ def run(tokenview, count, first_seed, workdir, device, dtype):
         except RecordError as error:
             print(f"{name}: not recorded: {error}", flush=True)
             continue
-        verdict, output = check(tokenview, path, device)
+        verdict, output = check(tokenview, path, "--device", device)
         compared += 1
         passed += verdict == "pass"
         print(f"{name}: {verdict}: {summary(config)}", flush=True)
