@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "reference/program/error.hpp"
 #include "tests/boost_test.hpp"
 #include "tests/cli_run.hpp"
 #include "tests/raw_hdf5.hpp"
@@ -63,6 +64,68 @@ std::string dumped(const TemporaryFolder& folder, const std::vector<std::string>
 }  // namespace
 
 BOOST_AUTO_TEST_SUITE(cli_diff)
+
+/// Right runs whose errors, or annotated views, are at the edge: in float32 a tap over the fixed
+/// limit, small values behind large ones; in bfloat16 one value a rank that is small beside its
+/// error, so that a sum of all ranks fits as well as what each holds.
+struct RightRun {
+  const char* options;
+  const char* file;
+};
+std::ostream& operator<<(std::ostream& out, const RightRun& run) { return out << run.options; }
+const RightRun right_runs[] = {
+    {"--case one --protocol S --tp 1", "qwen3_5_moe_tiny.h5"},
+    {"--case one --protocol D --tp 2 --ep", "qwen3_5_moe_tiny.h5"},
+    {"--case chunked --protocol E --tp 2 --ep", "qwen3_next_mixed.h5"},
+    {"--case prefill_t12 --protocol S --tp 3", "qwen3_5_moe_tp3.h5"},
+    {"--case prefill --protocol S --tp 2 --ep --draft-steps 2", "qwen3_5_moe_bf16.h5"},
+};
+BOOST_DATA_TEST_CASE(right_runs_of_shipped_goldens_match, data::make(right_runs), right) {
+  const TemporaryFolder folder;
+  const std::string path = source + "/data/golden/" + right.file;
+  const std::string program = TOKENVIEW_PROGRAM, dump = folder.file("dump");
+  const Ended ran = in_shell(
+      text(program, " run --model ", path, ' ', right.options, " --numeric --dump ", dump));
+  BOOST_TEST(ran.code == 0, ran.out << ran.err);
+  const Ended end = in_shell(text(program, " diff ", path, ' ', dump, "/*.h5"));
+  BOOST_TEST(end.code == 0, end.out << end.err);
+}
+
+BOOST_AUTO_TEST_CASE(what_errors_cannot_explain_differs_in_float32) {
+  const TemporaryFolder folder;
+  const std::string path = source + "/data/golden/qwen3_5_moe_tiny.h5";
+  const std::string program = TOKENVIEW_PROGRAM, dump = folder.file("dump");
+  in_shell(text(program, " run --model ", path,
+                " --case one --protocol S --tp 1 --numeric --fault "
+                "scale:output@model.layers.2.linear_attn,factor=1.001 --dump ",
+                dump));
+  const Ended end = in_shell(text(program, " diff ", path, ' ', dump, "/*.h5"));
+  BOOST_TEST(end.code == 1, end.out << end.err);
+  BOOST_TEST(end.out.find("first difference  step 0 target/model.layers.2.linear_attn:") !=
+                 std::string::npos,
+             end.out);
+}
+
+BOOST_AUTO_TEST_CASE(views_of_every_fault_are_read_again) {
+  for (const char* const fault :
+       {"scale:output@model.layers.1.mlp.shared_expert,factor=0.25",
+        "scale:output@model.layers.1.linear_attn,factor=0.3", "stale:output@mtp.layers.0.mlp"}) {
+    const TemporaryFolder folder;
+    const std::string dump = dumped(folder, {"--case", "decode", "--protocol", "D", "--tp", "4",
+                                             "--draft-steps", "3", "--fault", fault});
+    const Ended end = in_shell(text(TOKENVIEW_PROGRAM, " diff ", golden, ' ', dump));
+    BOOST_TEST(end.code == 1, fault << end.err);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_limit_that_limits_nothing_is_refused) {
+  for (const char* const limit : {"nan", "inf", "-1", "1e400", "", "0.1x"})
+    for (const char* const option : {"--rtol", "--atol"}) {
+      const Ended end = run({"diff", option, limit, golden, golden});
+      BOOST_TEST(end.code == 2, limit);
+      BOOST_TEST(end.err.find(option) != std::string::npos, end.err);
+    }
+}
 
 BOOST_AUTO_TEST_CASE(from_the_readme_to_a_diagnosed_dump) {
   const std::vector<std::string> commands = readme_commands("**You have dumps of a run");

@@ -24,15 +24,17 @@ template <class S>
 struct Held {
   Matrix<S> trusted;
   std::vector<Matrix<S>> values = {};
+  std::vector<Rows> rows_held = {};
   std::vector<HeldTensor<S>> ranks = {};
 
   explicit Held(std::int64_t rows, std::int64_t columns) : trusted(counting<S>(rows, columns)) {
     values.reserve(16);  // `ranks` refer to them
+    rows_held.reserve(16);
   }
 
   /// Rank `ranks.size()`: rows as in "0-2,PAD*2"; columns [begin, end). Pads are -1.
   Held& add(const std::string& rows, std::int64_t begin, std::int64_t end) {
-    const Rows held = parse_rows(rows);
+    const Rows& held = rows_held.emplace_back(parse_rows(rows));
     Matrix<S>& mine = values.emplace_back(Matrix<S>::Constant(held.size(), end - begin, S(-1)));
     for (std::int64_t r = 0; r < held.size(); ++r)
       if (held.at(r).kind == RowKind::token && held.at(r).first < trusted.rows())
@@ -110,7 +112,7 @@ BOOST_AUTO_TEST_CASE(summands_are_added_up_where_all_are_there) {
   BOOST_TEST((held.placed(3).absent_rows == Absent{0, 1, 2}));  // a third rank has none
   BOOST_TEST(held.placed(3).values.empty());
 
-  held.ranks[1].rows = parse_rows("0-1,PAD");
+  held.rows_held[1] = parse_rows("0-1,PAD");
   BOOST_TEST((held.placed(2).absent_rows == Absent{2}));
 }
 
@@ -135,7 +137,7 @@ BOOST_AUTO_TEST_CASE(no_wrong_copy_is_hidden_by_a_right_one) {
 BOOST_AUTO_TEST_CASE(other_shapes_and_unknown_rows_are_told) {
   Held<double> held(3, 2);
   held.add("0-2").add("0-2").add("2-3");
-  held.ranks[1].rows = parse_rows("0-3");
+  held.rows_held[1] = parse_rows("0-3");
   const PlacedTap<double> tap = held.placed();
   BOOST_TEST((tap.problems() == std::vector<std::string>{"rank 1 has [3, 2], its view says [4, 2]",
                                                          "rank 2 row 1 has no row in the golden"}));

@@ -300,12 +300,8 @@ std::function<Exit()> add_options(CLI::App& app) {
                  "'PATTERN: LIMIT, ...' for some tensors: atol=X, rtol=X, ulp=X, of_max=X, l2=X, "
                  "row_l2=X, bitwise, like-torch, equal-nan; repeatable")
       ->type_name("RULE");
-  app.add_option("--rtol", arguments->rtol, "|error| <= atol + rtol |trusted|, every element")
-      ->check(CLI::NonNegativeNumber)
-      ->type_name("X");
-  app.add_option("--atol", arguments->atol, "See --rtol; one of the two alone: the other is 0")
-      ->check(CLI::NonNegativeNumber)
-      ->type_name("X");
+  add_limit(app, "--rtol", arguments->rtol, "|error| <= atol + rtol |trusted|, every element");
+  add_limit(app, "--atol", arguments->atol, "See --rtol; one of the two alone: the other is 0");
   static constexpr Choice<bool> likes[] = {{"torch", true}};
   add_choice(app, "--like", arguments->like_torch, likes,
              "The limits of torch.testing.assert_close for the types");

@@ -2,6 +2,8 @@
 #pragma once
 #include <CLI/CLI.hpp>
 #include <charconv>
+#include <cmath>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -59,6 +61,21 @@ CLI::Option* add_number(CLI::App& app, const std::string& names, Target& target,
     target = value;
   };
   return app.add_option_function<std::string>(names, assign, description)->type_name("N");
+}
+
+/// An option that takes a number of at least 0: finite, since neither NaN nor infinity limits
+/// anything.
+inline CLI::Option* add_limit(CLI::App& app, const std::string& names,
+                              std::optional<double>& target, const std::string& description) {
+  const auto assign = [&target, names](const std::string& word) {
+    double value = 0;
+    const char* const end = word.data() + word.size();
+    const auto [stop, error] = std::from_chars(word.data(), end, value);
+    if (error != std::errc() || stop != end || !std::isfinite(value) || value < 0)
+      throw CLI::ValidationError(names, text("'", word, "' is no number of at least 0"));
+    target = value;
+  };
+  return app.add_option_function<std::string>(names, assign, description)->type_name("X");
 }
 
 /// An option that takes whole numbers from 0 on with commas between them.

@@ -29,12 +29,17 @@ const PutTogether* chosen(const ExplainedTap& tap, const CleanLayout* nearest) {
   return best == tap.put_together.end() ? nullptr : &*best;
 }
 
-void take(const TapJudgement& judgement, const PutTogether& whole, ExplainedTap& tap) {
-  if (tap.diff.verdict == Verdict::layout) return;  // annotated otherwise than held
-  tap.diff.bound = judgement.total;
+void take(const TapJudgement& judgement, const PutTogether& whole, JudgedTaps which,
+          ExplainedTap& tap) {
   const bool is_tie = judgement.verdict == tokenview::Verdict::tie;
-  if (is_tie || judgement.verdict == tokenview::Verdict::match) {
-    if (tap.ways.empty()) tap.ways.push_back({whole.views, ""});
+  const bool is_right = is_tie || judgement.verdict == tokenview::Verdict::match;
+  if (which == JudgedTaps::failing && (!is_right || tap.diff.verdict == Verdict::match)) return;
+  tap.diff.bound = judgement.total;
+  if (is_right) {
+    if (std::ranges::none_of(tap.ways, [&](const TapWay& way) {
+          return same_layout(tap.diff.tap, way.views, whole.views);
+        }))
+      tap.ways.push_back({whole.views, ""});
     tap.diff.verdict = Verdict::match;
     tap.diff.called.clear();
     tap.diff.detail = is_tie ? "explained by choices that errors can turn" : "";
@@ -61,7 +66,8 @@ std::optional<DType> narrow_type(const StageStep& stage, DType trusted) {
 }
 
 std::string judge_by_errors(const GoldenCase& golden, const TapErrorModel& errors, std::int64_t dp,
-                            const CleanLayout* nearest, std::vector<ExplainedTap>& taps) {
+                            const CleanLayout* nearest, JudgedTaps which,
+                            std::vector<ExplainedTap>& taps) {
   FoundTaps found;
   std::vector<std::pair<ExplainedTap*, const PutTogether*>> judged;
   for (ExplainedTap& tap : taps) {
@@ -77,7 +83,7 @@ std::string judge_by_errors(const GoldenCase& golden, const TapErrorModel& error
   const CaseJudgement judgement = judge_case(golden, errors, found);
   for (const auto& [tap, whole] : judged) {
     const auto of_tap = std::ranges::find(judgement.taps, tap->diff.tap, &TapJudgement::place);
-    if (of_tap != judgement.taps.end()) take(*of_tap, *whole, *tap);
+    if (of_tap != judgement.taps.end()) take(*of_tap, *whole, which, *tap);
   }
   const std::int64_t ties = judgement.ties();
   return ties == 0 ? "" : text(plural(ties, "choice"), " of experts or drafts within their errors");

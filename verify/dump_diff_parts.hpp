@@ -51,8 +51,8 @@ struct ExplainedTap {
   std::vector<TapWay> ways;            // none: the values do not fit
   std::vector<Rows> nearest;           // of each rank, in the way that comes nearest
 
-  // Where an error model decides, of taps that the trusted side has by this name: in each way that
-  // has all tokens and columns, whether it fits or not.
+  // Where the explainer keeps values, of taps that the trusted side has by this name: in each way
+  // that has all tokens and columns, whether it fits or not.
   std::vector<PutTogether> put_together = {};
 };
 
@@ -61,10 +61,11 @@ struct ExplainedTap {
 /// Holds the taps of a stage against their counterparts, whatever way they are held.
 class TapExplainer {
  public:
-  /// `errors`: of the step; null: fixed limits hold.
+  /// `errors`: of the step; null: fixed limits place rows. `keeps_values`:
+  /// ExplainedTap::put_together is filled.
   TapExplainer(const DumpFile& dump, const DumpDiffOptions& options, const StageStep& stage,
                const std::vector<CleanLayout>& layouts, const ModelConfig* config,
-               const TapErrorModel* errors);
+               const TapErrorModel* errors, bool keeps_values);
 
   /// Absent where the trusted side has no counterpart. `used` is told the trusted tap.
   std::optional<ExplainedTap> explain(const std::string& name, std::set<std::string>& used) const;
@@ -80,7 +81,6 @@ class TapExplainer {
   std::vector<RowLayout> candidates(const TapTensors& tensors, const ExplainedTap& tap) const;
   std::vector<RowLayout> sampled_ways(const TapTensors& tensors, const ColumnLayout& columns,
                                       const ExplainedTap& tap) const;
-  void contradict_annotation(ExplainedTap& tap) const;
 
   const DumpFile& dump_;
   const DumpDiffOptions& options_;
@@ -88,8 +88,13 @@ class TapExplainer {
   const std::vector<CleanLayout>& layouts_;
   const ModelConfig* config_;
   const TapErrorModel* errors_;
+  const bool keeps_values_;
   const std::set<std::string> names_;
 };
+
+/// Where a rank's annotation is none of the ways that its values allow: a producer that believes
+/// something else than it holds, which is a fault of the layout.
+void contradict_annotation(const StageStep& stage, ExplainedTap& tap);
 
 /// True for taps of which an engine may keep the sampled rows only.
 bool may_be_sampled(const std::string& tap);
@@ -99,11 +104,18 @@ bool may_be_sampled(const std::string& tap);
 /// The type of a stage's values where that, or the trusted one, is narrower than float32.
 std::optional<DType> narrow_type(const StageStep& stage, DType trusted);
 
+/// Which taps the error model decides.
+enum class JudgedTaps {
+  all,
+  failing,  // and of those only who is right: fixed limits hold, or the error model does
+};
+
 /// Holds the taps of dp rank `dp` to the error model, put together as `nearest` has them (null, or
-/// not so: as they are nearest to what is trusted). Its verdict holds, whatever limit placed the
-/// rows. Returns the ties of choices, in words; empty: none.
+/// not so: as they are nearest to what is trusted), whatever limit placed the rows. Returns the
+/// ties of choices, in words; empty: none.
 std::string judge_by_errors(const GoldenCase& golden, const TapErrorModel& errors, std::int64_t dp,
-                            const CleanLayout* nearest, std::vector<ExplainedTap>& taps);
+                            const CleanLayout* nearest, JudgedTaps which,
+                            std::vector<ExplainedTap>& taps);
 
 // dump_diff_layouts.cpp
 

@@ -17,6 +17,8 @@ namespace {
 
 constexpr std::int64_t max_world = 1 << 20;
 
+constexpr std::int64_t most_divisor = 1'000'000;  // of a value that is scaled
+
 std::optional<std::int64_t> whole_number(std::string_view word) {
   std::int64_t value = 0;
   const auto [stop, error] = std::from_chars(word.data(), word.data() + word.size(), value);
@@ -56,15 +58,23 @@ std::optional<Completeness> parse_sum(const std::string& words, const DumpRank& 
     const auto divisor = slash == std::string::npos
                              ? std::optional<std::int64_t>(1)
                              : whole_number(std::string_view(words).substr(slash + 1));
-    if (!times || !divisor || *divisor < 1 || *times > 255 || *divisor > 255) return std::nullopt;
+    if (!times || !divisor || *divisor < 1 || *times > 255 || *divisor > most_divisor)
+      return std::nullopt;
     return Completeness::complete(std::int32_t(*times), std::int32_t(*divisor));
   }
   if (!words.starts_with("partial ")) return std::nullopt;
   const std::string_view held = std::string_view(words).substr(8);
   const std::size_t slash = held.find('/');
   if (slash == std::string_view::npos) return std::nullopt;
-  const auto size = whole_number(held.substr(slash + 1));
-  if (!size || *size < 2 || *size > std::int64_t(Completeness::max_summands)) return std::nullopt;
+  const std::string_view sizes = held.substr(slash + 1);
+  const std::size_t second_slash = sizes.find('/');
+  const auto size = whole_number(sizes.substr(0, second_slash));
+  const auto divisor = second_slash == std::string_view::npos
+                           ? std::optional<std::int64_t>(1)
+                           : whole_number(sizes.substr(second_slash + 1));
+  if (!size || *size < 2 || *size > std::int64_t(Completeness::max_summands) || !divisor ||
+      *divisor < 1 || *divisor > most_divisor)
+    return std::nullopt;
   std::optional<Completeness> sum;
   for (std::string_view rest = held.substr(0, slash); !rest.empty();) {
     const std::string_view entry = rest.substr(0, rest.find(','));
@@ -81,6 +91,7 @@ std::optional<Completeness> parse_sum(const std::string& words, const DumpRank& 
         return std::nullopt;
     }
   }
+  if (sum) sum->multiply(1, std::int32_t(*divisor));
   return sum;
 }
 

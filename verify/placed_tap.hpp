@@ -19,7 +19,7 @@ template <class S>
 struct HeldTensor {
   RankCoordinates at;
   Eigen::Ref<const Matrix<S>> values;
-  Rows rows;
+  const Rows& rows;  // of who calls: several threads read one view, and only one may copy its rows
   bool is_partial = false;
   std::vector<std::int64_t> columns;
 };

@@ -203,9 +203,10 @@ Rows parse_rows(std::string_view input) {
     throw UsageError(text("rows \"", input, "\": ", problem,
                           ", expected runs such as 0-2, 9, PAD*2, MIX, d1:0-3"));
   };
-  const auto number = [&](std::int32_t& value) {
+  const auto number = [&](std::int32_t& value, bool may_be_negative = false) {
     const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), value);
-    if (error != std::errc() || value < 0) refuse(text("no number at \"", rest, '"'));
+    if (error != std::errc() || (value < 0 && !may_be_negative))
+      refuse(text("no number at \"", rest, '"'));
     rest.remove_prefix(std::size_t(end - rest.data()));
   };
   const auto take = [&](std::string_view word) {
@@ -219,7 +220,7 @@ Rows parse_rows(std::string_view input) {
     RowRun run;
     run.count = 1;
     if (take("step")) {
-      number(run.step);
+      number(run.step, true);  // before the first of the run
       if (!take(":")) refuse("a step is followed by a colon");
     }
     if (take("d")) {
