@@ -178,6 +178,18 @@ BOOST_AUTO_TEST_CASE(a_recording_can_be_made_again_from_the_folder) {
   BOOST_TEST(contains(checked.out, "no value differs"), checked.out);
 }
 
+BOOST_AUTO_TEST_CASE(a_recording_in_the_other_type_has_its_own_fingerprint) {
+  for (const auto& [from, dtype] :
+       {std::pair(folders().bfloat16, "float32"), std::pair(folders().golden, "bfloat16")}) {
+    const std::string out = folders().folder.file("other_type.h5");
+    const Ended end = run({"record", "--from", from, "--checkpoint", folders().plain, "--dtype",
+                           dtype, "--out", out});
+    BOOST_TEST_REQUIRE(end.code == 0, end.err);
+    const Ended checked = run({"check", "--checkpoint", folders().plain, out});
+    BOOST_TEST(checked.code == 0, checked.out + checked.err);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(a_recording_has_the_form_of_the_delta_rule_that_was_asked_for) {
   const std::string out = folders().folder.file("chunked.h5");
   const Ended end = run({"record", "--config", "qwen3-next", "--cases", "chunked", "--draft-steps",

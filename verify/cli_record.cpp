@@ -94,12 +94,15 @@ void record_again(const RecordArguments& arguments, const Checkpoint* checkpoint
   Recording recording = new_recording(arguments, golden.config_json(), reading.config, progress);
   const GoldenWeights weights(golden, recording.config, checkpoint);
   recording.weights = &weights;
+  if (checkpoint != nullptr) {
+    recording.weights = checkpoint;  // unrounded: the type may be another
+    refer_to(*checkpoint, arguments, recording);
+  }
   recording.cases = cases_of(golden, recording.config);
   recording.dtype = arguments.dtype.value_or(golden.dtype());
   recording.provenance["recorded_from"] = golden.producer();
   if (golden.file().has_attribute("/", "seed"))
     recording.provenance["seed"] = golden.file().string_attribute("/", "seed");
-  if (checkpoint != nullptr) refer_to(*checkpoint, arguments, recording);
   set_provenance(recording);
   record_golden(recording, arguments.out);
 }
@@ -151,9 +154,7 @@ void require_fitting(const RecordArguments& arguments) {
         "record: --cases, --ids, --seed and --draft-steps say what to record of --config or "
         "--checkpoint: --from has its cases");
   if (arguments.with_weights && arguments.checkpoint.empty())
-    throw UsageError(
-        "record: --with-weights stores the weights of a checkpoint: expected "
-        "--checkpoint");
+    throw UsageError("record: --with-weights stores those of --checkpoint: expected --checkpoint");
 }
 
 void record(const RecordArguments& arguments, Progress& progress) {

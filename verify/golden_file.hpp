@@ -27,8 +27,8 @@ struct GoldenInputs {
 /// position (context of s) + i.
 void require_valid(const GoldenInputs& inputs, std::int64_t vocab_size, const std::string& where);
 
-/// A golden file, schema version 1: weights, inputs, and the trusted value of every tap of one
-/// unsharded model. Tensors are read when asked for, one at a time; only names are kept.
+/// A golden file, schema version 1: weights (none where it refers to a checkpoint), inputs, and the
+/// trusted value of every tap of one unsharded model. Tensors are read when asked for, one by one.
 ///
 /// Everything here throws FileError, with file, path inside, found and expected, for a file that
 /// is not as described. NaN and infinity are refused in weights; in a tap they are values, and

@@ -76,18 +76,12 @@ std::int64_t token_count(std::string_view word, std::int64_t least, std::string_
                         " to ", max_case_tokens));
 }
 
-/// The context of a sequence, empty where there is none, and what follows the colon.
-std::pair<std::string_view, std::string_view> around_colon(std::string_view sequence) {
-  const std::size_t colon = sequence.find(':');
-  if (colon == std::string_view::npos) return {{}, sequence};
-  return {sequence.substr(0, colon), sequence.substr(colon + 1)};
-}
-
-/// "NAME=WORDS"; without a '=' no words.
-std::pair<std::string, std::string_view> name_and_words(std::string_view word) {
-  const std::size_t equals = word.find('=');
-  if (equals == std::string_view::npos) return {std::string(word), {}};
-  return {std::string(word.substr(0, equals)), word.substr(equals + 1)};
+/// What stands in front of the first `separator`, if there is one, and what follows it.
+std::pair<std::optional<std::string_view>, std::string_view> around(std::string_view word,
+                                                                    char separator) {
+  const std::size_t at = word.find(separator);
+  if (at == std::string_view::npos) return {std::nullopt, word};
+  return {word.substr(0, at), word.substr(at + 1)};
 }
 
 void require_case_name(const std::string& name) {
@@ -103,8 +97,8 @@ std::vector<SequenceLength> lengths_in_words(std::string_view words) {
   std::vector<SequenceLength> lengths;
   std::int64_t total = 0;
   for (const std::string_view part : split(words, '+')) {
-    const auto [context, rows] = around_colon(part);
-    const SequenceLength length{context.data() == nullptr ? 0 : token_count(context, 0, words),
+    const auto [context, rows] = around(part, ':');
+    const SequenceLength length{context ? token_count(*context, 0, words) : 0,
                                 token_count(rows, 1, words)};
     lengths.push_back(length);
     total += length.context + length.rows;
@@ -234,19 +228,15 @@ RecordedCase seeded_case(const std::string& name, const std::vector<SequenceLeng
 }
 
 RecordedCase case_of_ids(std::string_view argument, std::int64_t vocab_size) {
-  auto [name, words] = name_and_words(argument);
-  if (words.data() == nullptr) {
-    name = "ids";
-    words = argument;
-  }
-  require_case_name(name);
-  RecordedCase result{name, {}, 0};
+  const auto [name, words] = around(argument, '=');
+  RecordedCase result{std::string(name.value_or("ids")), {}, 0};
+  require_case_name(result.name);
   for (const std::string_view sequence : split(words, '+')) {
-    const auto [context, rows] = around_colon(sequence);
-    append_sequence(result.inputs,
-                    context.data() == nullptr ? std::vector<std::int64_t>()
-                                              : ids_in_words(context, words, vocab_size),
-                    ids_in_words(rows, words, vocab_size));
+    const auto [context, rows] = around(sequence, ':');
+    append_sequence(
+        result.inputs,
+        context ? ids_in_words(*context, words, vocab_size) : std::vector<std::int64_t>(),
+        ids_in_words(rows, words, vocab_size));
     if (result.inputs.num_tokens() + std::int64_t(result.inputs.context_ids.size()) >
         max_case_tokens)
       throw UsageError(text("ids: more than ", max_case_tokens, " tokens, expected fewer"));
@@ -260,11 +250,14 @@ std::vector<RecordedCase> cases_in_words(std::string_view words, std::int64_t vo
   std::vector<std::string> known;
   for (const KnownCase& each : known_cases) known.push_back(each.name);
   for (const std::string_view word : split(words, ',')) {
-    auto [name, lengths] = name_and_words(word);
+    const auto [own_name, own_lengths] = around(word, '=');
+    const std::string name(own_name.value_or(word));
     require_case_name(name);
     for (const RecordedCase& other : cases)
       if (other.name == name) throw UsageError(text("cases: '", name, "' comes twice"));
-    if (lengths.data() == nullptr) {
+    std::string_view lengths = own_lengths;
+    if (!own_name) {
+      lengths = {};
       for (const KnownCase& each : known_cases)
         if (name == each.name) lengths = each.lengths;
       if (lengths.empty())
