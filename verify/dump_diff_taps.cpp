@@ -334,13 +334,15 @@ std::vector<RowLayout> TapExplainer::sampled_ways(const TapTensors& tensors,
   return ways;
 }
 
-/// A producer that believes something else than the values say.
+/// A producer that believes something else than the values say. It may number the tokens of each
+/// dp rank from zero without naming the rank.
 void TapExplainer::contradict_annotation(ExplainedTap& tap) const {
   for (std::size_t i = 0; i < tap.ranks.size() && !tap.ways.empty(); ++i) {
     const auto& claimed = stage_.tap(*tap.ranks[i], tap.diff.tap).view;
     if (!claimed) continue;
     const auto fits_claim = [&](const TapWay& way) {
-      return same_rows(way.views[i].rows, claimed->rows) &&
+      return (same_rows(way.views[i].rows, claimed->rows) ||
+              same_rows(as_numbered_by(std::int16_t(stage_.dp), way.views[i].rows), claimed->rows)) &&
              way.views[i].sum.is_partial() == claimed->sum.is_partial();
     };
     if (std::ranges::any_of(tap.ways, fits_claim)) continue;
@@ -371,6 +373,7 @@ void TapExplainer::explain_ids(const IntegerTensor& trusted, ExplainedTap& tap) 
   std::int64_t fewest = -1;
   for (const RowLayout& rows : candidates(tensors, tap)) {
     std::int64_t differing = 0, compared = 0;
+    std::set<std::int64_t> shifts;  // of the ids, how far each is from its own
     std::string first;
     bool has_shape = !rows.is_partial;
     std::set<std::int64_t> held;
@@ -384,6 +387,7 @@ void TapExplainer::explain_ids(const IntegerTensor& trusted, ExplainedTap& tap) 
           const auto theirs = trusted.values.begin() + (run.first + r) * k;
           compared += k;
           held.insert(run.first + r);
+          for (std::int64_t c = 0; c < k; ++c) shifts.insert(mine[c] - theirs[c]);
           if (std::equal(mine, mine + k, theirs)) continue;
           ++differing;
           if (first.empty())
@@ -414,14 +418,17 @@ void TapExplainer::explain_ids(const IntegerTensor& trusted, ExplainedTap& tap) 
     }
     if (fewest >= 0 && differing >= fewest) continue;
     fewest = differing;
+    tap.diff.called = name_of(tap.diff.tap) == "positions" && shifts.size() == 1
+                          ? text("all shifted by ", *shifts.begin())
+                          : "other ids";
     tap.diff.bound = {double(differing), 0, "rows"};
     tap.diff.values = compared;
     tap.diff.detail = first;
   }
   if (tap.ways.empty()) {
     tap.diff.verdict = Verdict::difference;
-    tap.diff.called = fewest < 0 ? "" : "other ids";
   } else {
+    tap.diff.called.clear();
     tap.diff.detail.clear();
   }
 }
