@@ -4,6 +4,7 @@
 
 #include "reference/program/error.hpp"
 #include "verify/dump_diff_parts.hpp"
+#include "verify/expert_faults.hpp"
 #include "verify/infer.hpp"
 #include "verify/row_faults.hpp"
 #include "verify/term_faults.hpp"
@@ -65,10 +66,10 @@ std::vector<TokenView> at_step(const std::vector<TokenView>& views, std::int32_t
   return result;
 }
 
-/// What the rows of this dp rank's ranks are, into `tap`; and what is wrong with them, in words.
-std::string infer_rows(const DumpFile& dump, const TrustedSide& side, const StageStep& stage,
-                       const OtherRows& others, const Counterpart& counterpart,
-                       const std::vector<TokenView>& required, ExplainedTap& tap) {
+/// What the rows of this dp rank's ranks are, in words into `tap` too.
+std::vector<InferredRank> infer_rows(const DumpFile& dump, const TrustedSide& side,
+                                     const StageStep& stage, const OtherRows& others,
+                                     const Counterpart& counterpart, ExplainedTap& tap) {
   Search search;
   for (const StageStep* other : others.ranks) {
     add_trusted(*other, tap.diff.tap, side.config(), counterpart.values.cols(), search);
@@ -91,24 +92,24 @@ std::string infer_rows(const DumpFile& dump, const TrustedSide& side, const Stag
   for (const std::size_t i : search.mine) mine.push_back(found.ranks[i]);
   for (std::size_t i = 0; i < std::min(mine.size(), tap.diff.ranks.size()); ++i)
     tap.diff.ranks[i].held = rows_in_words(mine[i], std::int16_t(stage.dp), options.step);
-  return fault_in_words(mine, at_step(required, options.step), std::int16_t(stage.dp),
-                        options.step);
+  return mine;
 }
 
 /// What is wrong with a sum of other taps, or with one of its terms.
 std::string fault_of_terms(const DumpFile& dump, const TrustedSide& side, const StageStep& stage,
                            const Counterpart& counterpart, ExplainedTap& tap) {
   if (tap.nearest.size() != tap.ranks.size()) return {};
+  const std::string& trusted_tap = counterpart.tap;  // what an engine's name stands for
   TapTensors tensors = TapExplainer::tensors_of(dump, stage, counterpart);
   tensors.trusted = &counterpart.values;
-  const bool is_norm = tap.diff.tap.ends_with("norm") && side.config() != nullptr;
+  const bool is_norm = trusted_tap.ends_with("norm") && side.config() != nullptr;
   const double eps = is_norm ? side.config()->rms_norm_eps : 0;
   const std::optional<HostTensor> scale =
-      is_norm ? side.weight(name_of(tap.diff.tap) + ".weight") : std::nullopt;
+      is_norm ? side.weight(name_of(trusted_tap) + ".weight") : std::nullopt;
   std::optional<MiscountedTerm> term =
-      miscounted_term(tap.diff.tap, tensors, tap.nearest, *stage.trusted);
+      miscounted_term(trusted_tap, tensors, tap.nearest, *stage.trusted);
   if (!term && scale)
-    term = miscounted_term_of_norm(tap.diff.tap, tensors, tap.nearest, *stage.trusted, *scale, eps);
+    term = miscounted_term_of_norm(trusted_tap, tensors, tap.nearest, *stage.trusted, *scale, eps);
   if (term) {
     tap.diff.detail = text("so much is the value with ", term->times, " times ", term->term);
     return term->times == 0 ? term->term + " left out"
@@ -120,7 +121,7 @@ std::string fault_of_terms(const DumpFile& dump, const TrustedSide& side, const 
       found.push_back(std::move(rank.values));
     return found;
   };
-  if (const auto unreduced = unreduced_term(tap.diff.tap, tensors, tap.nearest, *stage.trusted,
+  if (const auto unreduced = unreduced_term(trusted_tap, tensors, tap.nearest, *stage.trusted,
                                             scale ? &*scale : nullptr, eps, own)) {
     tap.diff.detail = text("each rank has added its own summand of ", *unreduced);
     return text("partial sum where the complete value is required: ", *unreduced,
@@ -139,6 +140,28 @@ std::string fault_of_terms(const DumpFile& dump, const TrustedSide& side, const 
   return {};
 }
 
+/// What is wrong with the routed experts' part of a sparse block.
+std::string fault_of_experts(const DumpFile& dump, const TrustedSide& side, const StageStep& stage,
+                             const Counterpart& counterpart, ExplainedTap& tap) {
+  const std::optional<std::string> block = sparse_block_of(counterpart.tap);
+  if (!block || tap.nearest.size() != tap.ranks.size()) return {};
+  const auto weight = [&](const char* name) {
+    return side.weight(text(name_of(*block), ".experts.", name));
+  };
+  const std::optional<HostTensor> gate_up = weight("gate_up_proj"), down = weight("down_proj");
+  if (!gate_up || !down) return {};
+  TapTensors tensors = TapExplainer::tensors_of(dump, stage, counterpart);
+  tensors.trusted = &counterpart.values;
+  const ParallelConfig parallel = dump.parallel();
+  const std::int64_t ranks = parallel.enable_expert_parallel ? parallel.dp * parallel.tp : 1;
+  const std::optional<ExpertFault> fault =
+      miscounted_experts(counterpart.tap, tensors, tap.nearest, *stage.trusted,
+                         {*gate_up, *down, ranks});
+  if (!fault) return {};
+  tap.diff.detail = fault->example;
+  return fault->called;
+}
+
 }  // namespace
 
 void name_fault(const DumpFile& dump, const TrustedSide& side, const StageStep& stage,
@@ -147,10 +170,16 @@ void name_fault(const DumpFile& dump, const TrustedSide& side, const StageStep& 
   const std::optional<Counterpart> counterpart =
       counterpart_of(tap.diff.tap, stage.names(), *stage.trusted, side.config());
   if (!counterpart) return;
-  tap.diff.called = infer_rows(dump, side, stage, others, *counterpart, required, tap);
+  const std::vector<InferredRank> found =
+      infer_rows(dump, side, stage, others, *counterpart, tap);
+  const auto step = std::int32_t(stage.number);
+  tap.diff.called =
+      fault_in_words(found, at_step(required, step), std::int16_t(stage.dp), step);
   if (!tap.diff.called.empty() && tap.diff.called != part_of_the_value) return;
-  const std::string by_terms = fault_of_terms(dump, side, stage, *counterpart, tap);
-  if (!by_terms.empty()) tap.diff.called = by_terms;
+  std::string otherwise = fault_of_terms(dump, side, stage, *counterpart, tap);
+  if (otherwise.empty()) otherwise = fault_of_experts(dump, side, stage, *counterpart, tap);
+  if (otherwise.empty() && tap.diff.called.empty()) otherwise = unknown_ranks_in_words(found);
+  if (!otherwise.empty()) tap.diff.called = otherwise;
 }
 
 }  // namespace tokenview

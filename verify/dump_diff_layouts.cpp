@@ -30,16 +30,36 @@ bool has_zero_pads(const std::vector<TokenView>& views) {
 
 std::vector<RankHolding> holdings(const ExplainedTap& tap, const std::vector<TokenView>& held,
                                   const std::vector<TokenView>& required) {
+  const auto in_words = [&](const std::vector<TokenView>& views, std::size_t i) {
+    if (i >= views.size()) return std::string();
+    TokenView view = views[i];  // the report names the dp rank once
+    view.rows = as_numbered_by(std::int16_t(tap.diff.dp), view.rows);
+    return view_in_words(view);
+  };
   std::vector<RankHolding> ranks;
   for (std::size_t i = 0; i < tap.ranks.size(); ++i)
-    ranks.push_back({tap.ranks[i]->at, i < held.size() ? view_in_words(held[i]) : "",
-                     i < required.size() ? view_in_words(required[i]) : ""});
+    ranks.push_back({tap.ranks[i]->at, in_words(held, i), in_words(required, i)});
   return ranks;
 }
 
 bool ends_pass(const std::vector<ExplainedTap>& taps, std::size_t i) {
   return i + 1 == taps.size() ||
          tap_place(taps[i + 1].diff.tap).pass != tap_place(taps[i].diff.tap).pass;
+}
+
+bool same_row_counts(const std::vector<Rows>& held, const std::vector<TokenView>& required) {
+  return std::ranges::equal(held, required, [](const Rows& rows, const TokenView& view) {
+    return rows.size() == view.rows.size();
+  });
+}
+
+/// A sum that an engine has done inside the module, where the protocol does it behind it: all ranks
+/// have the complete value of the same rows.
+bool is_summed_already(const std::vector<TokenView>& held, const std::vector<TokenView>& required) {
+  return std::ranges::equal(held, required, [](const TokenView& a, const TokenView& b) {
+    return same_rows(a.rows, b.rows) && a.sum.is_complete() && b.sum.is_partial() &&
+           a.columns.all() && b.columns.all();
+  });
 }
 
 /// How a tap's layout stands to the protocol's.
@@ -96,18 +116,22 @@ bool same_layout(const std::string& tap, const std::vector<TokenView>& a,
 const CleanLayout* nearest_layout(const std::vector<CleanLayout>& layouts,
                                   const std::vector<ExplainedTap>& taps, std::string& in_words) {
   const CleanLayout* nearest = nullptr;
-  std::int64_t most = -1, of = 0;
+  std::int64_t most = -1, most_allowed = -1, of = 0;
   for (const CleanLayout& layout : layouts) {
-    std::int64_t agree = 0, named = 0;
+    std::int64_t agree = 0, named = 0, allowed = 0;  // allowed: or of wrong values, in these rows
     for (const ExplainedTap& tap : taps) {
       const std::vector<TokenView> required = required_views(layout, tap);
       if (required.empty()) continue;
       ++named;
-      agree += std::ranges::any_of(tap.ways, [&](const TapWay& way) {
-        return same_layout(tap.diff.tap, way.views, required);
+      const bool agrees = std::ranges::any_of(tap.ways, [&](const TapWay& way) {
+        return same_layout(tap.diff.tap, way.views, required) ||
+               is_summed_already(way.views, required);
       });
+      agree += agrees;
+      allowed += agrees || (tap.ways.empty() && same_row_counts(tap.nearest, required));
     }
-    if (agree <= most) continue;
+    if (allowed < most_allowed || (allowed == most_allowed && agree <= most)) continue;
+    most_allowed = allowed;
     most = agree;
     of = named;
     nearest = &layout;
@@ -133,6 +157,7 @@ std::string missing_move(const std::vector<ExplainedTap>& taps, const std::vecto
 std::string judge_layouts(std::vector<ExplainedTap>& taps, const CleanLayout* nearest,
                           bool stopped) {
   std::vector<Stand> stands(taps.size(), Stand::unknown);
+  const ExplainedTap* before = nullptr;  // the last tap of the pass that fits in some way
   for (std::size_t i = 0; i < taps.size(); ++i) {
     ExplainedTap& tap = taps[i];
     const std::vector<TokenView> required =
@@ -144,13 +169,21 @@ std::string judge_layouts(std::vector<ExplainedTap>& taps, const CleanLayout* ne
       tap.diff.ranks = holdings(tap, {}, required);
       continue;
     }
+    if (!std::ranges::any_of(tap.ways, agrees) && before != nullptr &&
+        pass_of(before->diff.tap) == pass_of(tap.diff.tap))
+      // A row and zeros are a shard and a sum: what goes on as it was held has no cause.
+      std::ranges::stable_partition(tap.ways, [&](const TapWay& way) {
+        return same_layout(tap.diff.tap, way.views, before->ways.front().views);
+      });
     std::ranges::stable_partition(tap.ways, agrees);
+    before = &tap;
     const TapWay& held = tap.ways.front();
     tap.diff.kind = kind_of(held.views);
     tap.diff.ranks = holdings(tap, held.views, required);
     if (required.empty()) continue;
-    stands[i] = agrees(held) ? Stand::agrees : Stand::deviates;
-    if (stands[i] == Stand::agrees && !held.garbage.empty() && has_zero_pads(required) &&
+    stands[i] = agrees(held) || is_summed_already(held.views, required) ? Stand::agrees
+                                                                        : Stand::deviates;
+    if (agrees(held) && !held.garbage.empty() && has_zero_pads(required) &&
         !has_free_pads(tap.diff.tap) && !tap.diff.failed()) {
       tap.diff.verdict = Verdict::difference;
       tap.diff.called = "pads poisoned";

@@ -93,7 +93,8 @@ class TapExplainer {
 };
 
 /// Where a rank's annotation is none of the ways that its values allow: a producer that believes
-/// something else than it holds, which is a fault of the layout.
+/// something else than it holds, which is a fault of the layout. It may number the tokens of each
+/// dp rank from zero without naming the rank.
 void contradict_annotation(const StageStep& stage, ExplainedTap& tap);
 
 /// True for taps of which an engine may keep the sampled rows only.

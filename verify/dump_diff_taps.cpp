@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <numeric>
+#include <set>
 
 #include "reference/program/error.hpp"
 #include "verify/dump_diff_parts.hpp"
@@ -317,7 +318,9 @@ void contradict_annotation(const StageStep& stage, ExplainedTap& tap) {
     const auto& claimed = stage.tap(*tap.ranks[i], tap.diff.tap).view;
     if (!claimed) continue;
     const auto fits_claim = [&](const TapWay& way) {
-      return same_rows(way.views[i].rows, claimed->rows) &&
+      return (same_rows(way.views[i].rows, claimed->rows) ||
+              same_rows(as_numbered_by(std::int16_t(stage.dp), way.views[i].rows),
+                        claimed->rows)) &&
              way.views[i].sum.is_partial() == claimed->sum.is_partial();
     };
     if (std::ranges::any_of(tap.ways, fits_claim)) continue;
@@ -362,6 +365,7 @@ void TapExplainer::explain_ids(const IntegerTensor& trusted_ids, ExplainedTap& t
                              [](const RowRun& row) { return std::int64_t(row.first); });
     if (!placed_ids.problems().empty()) continue;
     std::int64_t differing = 0, compared = 0;
+    std::set<std::int64_t> shifts;  // of the ids, how far each is from its own
     std::string first;
     for (const PlacedValues<std::int64_t>& values : placed_ids.values)
       for (std::size_t r = 0; r < values.rows.size(); ++r) {
@@ -369,6 +373,7 @@ void TapExplainer::explain_ids(const IntegerTensor& trusted_ids, ExplainedTap& t
         const auto mine = values.found.begin() + std::int64_t(r) * k;
         const auto theirs = values.trusted.begin() + std::int64_t(r) * k;
         compared += k;
+        for (std::int64_t c = 0; c < k; ++c) shifts.insert(mine[c] - theirs[c]);
         if (std::equal(mine, mine + k, theirs)) continue;
         ++differing;
         if (first.empty())
@@ -383,14 +388,17 @@ void TapExplainer::explain_ids(const IntegerTensor& trusted_ids, ExplainedTap& t
                                   .ids = whole<std::int64_t>(placed_ids, trusted)});
     if (fewest >= 0 && differing >= fewest) continue;
     fewest = differing;
+    tap.diff.called = name_of(tap.diff.tap) == "positions" && shifts.size() == 1
+                          ? text("all shifted by ", *shifts.begin())
+                          : "other ids";
     tap.diff.bound = {double(differing), 0, "rows"};
     tap.diff.values = compared;
     tap.diff.detail = first;
   }
   if (tap.ways.empty()) {
     tap.diff.verdict = Verdict::difference;
-    tap.diff.called = fewest < 0 ? "" : "other ids";
   } else {
+    tap.diff.called.clear();
     tap.diff.detail.clear();
   }
 }

@@ -64,6 +64,15 @@ bool are_reordered(const TokenView& held, const TokenView& required) {
 
 }  // namespace
 
+Rows as_numbered_by(std::int16_t dp, const Rows& rows) {
+  Rows own;
+  for (RowRun run : rows.runs()) {
+    if (run.kind == RowKind::token && run.dp == dp) run.dp = 0;
+    own.append(run);
+  }
+  return own;
+}
+
 std::string view_in_words(const TokenView& view) {
   std::string words = to_map(view.rows);
   if (!view.columns.all()) words += text(" columns ", view.columns.begin, '/', view.columns.of);
@@ -92,6 +101,9 @@ std::string layout_in_words(const std::vector<TokenView>& held,
     for (const auto& [words, order] : orders)
       if (is_permuted(held, required, order) || is_gathered_in(held, required, order)) return words;
   const std::string found = kind_of(held), wanted = kind_of(required);
+  // Complete values where summands are due may be those of another module's end.
+  if (found == "full" && wanted == "partial" && are_reordered(held.front(), required.front()))
+    return "rows in another order";
   if (found == "columns" || wanted == "columns") {
     if (found != wanted) return columns_in_words(found == "columns");
   }

@@ -21,4 +21,7 @@ std::string columns_in_words(bool holds_block);
 std::string layout_in_words(const std::vector<TokenView>& held,
                             const std::vector<TokenView>& required);
 
+/// The rows with those of data-parallel rank `dp` as of rank 0: in the numbering of that rank.
+Rows as_numbered_by(std::int16_t dp, const Rows& rows);
+
 }  // namespace tokenview

@@ -8,6 +8,7 @@
 
 #include "reference/program/error.hpp"
 #include "verify/held_words.hpp"
+#include "verify/report.hpp"
 
 namespace tokenview {
 namespace {
@@ -47,7 +48,7 @@ std::string row_in_words(const RowExplanation& row, std::int16_t dp, std::int32_
 /// What the rows of the ranks are, counted.
 struct Findings {
   std::int64_t right = 0, moved = 0, lost = 0, garbage_in_pads = 0, mixed = 0, unknown = 0,
-               parts = 0, stale = 0, other_sum = 0;
+               parts = 0, stale = 0, other_sum = 0, not_finite = 0;
   std::optional<std::int16_t> other_dp;  // whose rows are here
   std::map<double, std::int64_t> factors;
   std::int64_t partial = 0;
@@ -61,10 +62,11 @@ struct Findings {
       ++garbage_in_pads;
       return;
     }
+    not_finite += !row.is_finite;
     switch (e.reading) {
       case RowReading::token:
       case RowReading::partial:
-        if (e.row.step != step) ++stale;
+        if (e.row.step != step && row.is_sure()) ++stale;
         if (e.row.dp != dp) other_dp = e.row.dp;
         if (e.factor != 1) ++factors[e.factor];
         partial += e.reading == RowReading::partial;
@@ -104,15 +106,27 @@ struct Findings {
 const char* const part_of_the_value = "a part of the value";
 
 std::string rows_in_words(const InferredRank& rank, std::int16_t dp, std::int32_t step) {
-  const auto count = std::int64_t(rank.rows.size());
-  std::string words;
-  if (count > most_rows) {
-    words = to_map(rank.view.rows, step);
-  } else {
-    for (const InferredRow& row : rank.rows)
-      words += (words.empty() ? "[" : ",") + row_in_words(row.best, dp, step);
-    words += words.empty() ? "[]" : "]";
+  const auto words_at = [&](std::size_t i) {
+    const InferredRow& row = rank.rows[i];
+    return row.is_finite ? row_in_words(row.best, dp, step) : "NaN";
+  };
+  const auto goes_on = [&](std::size_t i) {  // with the token after that of the row before
+    const RowExplanation &a = rank.rows[i - 1].best, &b = rank.rows[i].best;
+    return is_token(a) && a.reading == b.reading && a.factor == b.factor && a.row.dp == b.row.dp &&
+           a.row.step == b.row.step && a.row.first + 1 == b.row.first;
+  };
+  const bool in_runs = std::ssize(rank.rows) > most_rows;
+  std::string words = "[";
+  for (std::size_t begin = 0, end = 0; begin < rank.rows.size(); begin = end) {
+    const std::string first = words_at(begin);
+    for (end = begin + 1; in_runs && end < rank.rows.size() && goes_on(end);) ++end;
+    const bool is_range = end - begin > 1;
+    while (in_runs && !is_range && end < rank.rows.size() && words_at(end) == first) ++end;
+    words += (begin == 0 ? "" : ",") + first;
+    if (is_range) words += '-' + words_at(end - 1);
+    if (!is_range && end - begin > 1) words += text('*', end - begin);
   }
+  words += ']';
   if (!rank.view.columns.all()) words += " columns " + to_string(rank.view.columns);
   if (rank.view.sum.is_partial()) words += ' ' + to_string(rank.view.sum);
   return words;
@@ -137,6 +151,8 @@ std::string fault_in_words(const std::vector<InferredRank>& ranks,
       found.add(ranks[i].rows[row], is_known ? &due : nullptr, dp, step);
     }
   }
+  if (found.not_finite > 0)
+    return text("NaN or infinity in ", plural(found.not_finite, "row"), " of tokens");
   if (found.stale > 0) return "rows of another step";
   if (found.other_dp)
     return text("wrong group: ", found.other_sum > 0 ? "a sum with rows" : "rows",
@@ -165,6 +181,22 @@ std::string fault_in_words(const std::vector<InferredRank>& ranks,
       return columns_in_words(!ranks[i].view.columns.all());
   if (found.parts > 0 && 2 * found.parts >= found.unknown) return part_of_the_value;
   return {};
+}
+
+std::string unknown_ranks_in_words(const std::vector<InferredRank>& ranks) {
+  std::string names;
+  std::int64_t count = 0;
+  for (const InferredRank& rank : ranks) {
+    const bool is_unknown = std::ranges::any_of(rank.rows, [](const InferredRow& row) {
+      return row.best.reading == RowReading::unknown;
+    });
+    if (!is_unknown) continue;
+    ++count;
+    if (rank.at) names += (names.empty() ? "tp=" : ", ") + std::to_string(rank.at->tp);
+  }
+  return count == 0 || count == std::ssize(ranks) || names.empty()
+             ? ""
+             : text("other values on ", names, " alone");
 }
 
 }  // namespace tokenview

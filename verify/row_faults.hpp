@@ -27,4 +27,8 @@ std::string fault_in_words(const std::vector<InferredRank>& ranks,
                            const std::vector<TokenView>& required, std::int16_t dp,
                            std::int32_t step);
 
+/// "other values on tp=1 alone": where some ranks have rows that nothing explains, and the others
+/// none; else empty.
+std::string unknown_ranks_in_words(const std::vector<InferredRank>& ranks);
+
 }  // namespace tokenview

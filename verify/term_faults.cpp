@@ -131,6 +131,20 @@ bool is_near(const Row& found, const Row& expected) {
          (found - expected).norm() <= close_enough * expected.norm();
 }
 
+/// True where the ranks' tensors add up to the trusted one, as summands of it do. What is wrong
+/// before it was added is another fault.
+bool are_summands(const std::vector<HostTensor>& mine, const HostTensor& trusted,
+                  std::int64_t ranks) {
+  if (ranks < 2 || std::ssize(mine) != ranks) return false;
+  const Map whole = as_matrix(trusted);
+  Matrix<double> sum = -whole.cast<double>();
+  for (const HostTensor& summand : mine) {
+    if (summand.rows() != whole.rows() || summand.cols() != whole.cols()) return false;
+    sum += as_matrix(summand).cast<double>();
+  }
+  return sum.norm() <= close_enough * whole.cast<double>().norm();
+}
+
 /// The terms of a layer's output that are products over all ranks.
 std::vector<std::string> products_of_layer(const std::string& tap) {
   const std::size_t layer = tap.rfind("layers.");
@@ -164,18 +178,18 @@ std::optional<std::string> unreduced_term(const std::string& tap, const TapTenso
                                           const HostTensor* weight, double eps,
                                           const OwnTensors& own) {
   // What the rank itself has of the term, for a token.
-  const auto own_row = [&](const std::vector<HostTensor>& mine, std::size_t rank,
-                           std::int64_t token) -> Row {
-    if (rank >= mine.size() || mine[rank].rows() != tensors.tokens()) return {};
-    return as_matrix(mine[rank]).row(token).cast<double>();
+  const auto own_row = [](const std::vector<HostTensor>& mine, std::size_t rank,
+                          std::int64_t token) {
+    return Row(as_matrix(mine[rank]).row(token).cast<double>());
   };
   if (weight != nullptr) {
     const NormOfTerms norm(tap, trusted, *weight, eps);
     for (std::size_t i = 1; i < norm.names.size(); ++i) {
       const std::vector<HostTensor> mine = own(norm.names[i]);
+      if (!are_summands(mine, trusted.values(norm.names[i]), tensors.tp_size)) continue;
       if (for_all_rows(tensors, rows, [&](const Row& found, std::int64_t token, std::size_t rank) {
             const Row summand = own_row(mine, rank, token);
-            return summand.size() == found.size() && is_near(found, norm.with(token, i, summand));
+            return is_near(found, norm.with(token, i, summand));
           }))
         return name_of(norm.names[i]);
     }
@@ -186,9 +200,10 @@ std::optional<std::string> unreduced_term(const std::string& tap, const TapTenso
     if (!trusted.has(term)) continue;
     const HostTensor value = trusted.values(term);
     const std::vector<HostTensor> mine = own(term);
+    if (!are_summands(mine, value, tensors.tp_size)) continue;
     if (for_all_rows(tensors, rows, [&](const Row& found, std::int64_t token, std::size_t rank) {
           const Row summand = own_row(mine, rank, token);
-          return summand.size() == found.size() && value.cols() == found.size() &&
+          return value.cols() == found.size() &&
                  is_near(found, whole.row(token).cast<double>() -
                                     as_matrix(value).row(token).cast<double>() + summand);
         }))
@@ -208,6 +223,14 @@ std::optional<MiscountedTerm> miscounted_term(const std::string& tap, const TapT
     if (!value) continue;
     if (const std::optional<double> times = times_of(tensors, rows, value->values))
       return MiscountedTerm{name_of(term), *times};
+  }
+  if (!products_of_layer(tap).empty() && trusted.has(tap + ".mlp")) {
+    HostTensor residual = trusted.values(tap);  // what came in and the mixer, added up
+    const HostTensor product = trusted.values(tap + ".mlp");
+    if (product.values.size() != residual.values.size()) return std::nullopt;
+    for (std::size_t i = 0; i < product.values.size(); ++i) residual.values[i] -= product.values[i];
+    if (const std::optional<double> times = times_of(tensors, rows, residual))
+      return MiscountedTerm{name_of(tap) + ".residual", *times};
   }
   return std::nullopt;
 }

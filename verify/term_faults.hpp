@@ -18,8 +18,8 @@ struct MiscountedTerm {
 };
 
 /// Looks for the term of `tap` of which found - trusted is a multiple, the same on every row of
-/// every rank: of a layer's output its mixer, its feed-forward and what came in; of a sparse block
-/// the routed experts and the gated shared one. `rows`: the tokens that the ranks hold.
+/// every rank: of a layer's output its mixer, its feed-forward, what came in, and the sum of that
+/// and the mixer; of a sparse block the routed experts and the gated shared one. `rows`: the tokens that the ranks hold.
 std::optional<MiscountedTerm> miscounted_term(const std::string& tap, const TapTensors& tensors,
                                               const std::vector<Rows>& rows,
                                               const TrustedStep& trusted);
@@ -37,7 +37,7 @@ std::optional<MiscountedTerm> miscounted_term_of_norm(const std::string& tap,
 using OwnTensors = std::function<std::vector<HostTensor>(const std::string& tap)>;
 
 /// The term of a layer's output, or with `weight` of a norm, of which each rank has added its own
-/// summand alone: what the dump itself has of that term.
+/// summand alone: what the dump itself has of that term, where the ranks' add up to it.
 std::optional<std::string> unreduced_term(const std::string& tap, const TapTensors& tensors,
                                           const std::vector<Rows>& rows, const TrustedStep& trusted,
                                           const HostTensor* weight, double eps,

@@ -107,8 +107,10 @@ class Finder {
     std::optional<Counterpart> found = dump_taps_.contains(layer + ".input.residual")
                                            ? sum_with(layer + ".input.residual", before)
                                            : same(before);
-    // The first layer of a stack may take another part of the rows than the module before gave.
-    if (found && before.find("layers.") == std::string::npos) found->layout_tap.clear();
+    // The first layer of a stack may take another part of the rows than the module before gave,
+    // and its norm has the same ones.
+    if (found && before.find("layers.") == std::string::npos)
+      found->layout_tap = layer + ".input_layernorm";
     return found;
   }
 
