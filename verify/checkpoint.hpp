@@ -16,8 +16,7 @@ namespace tokenview {
 /// - the text decoder of a vision-language model is at `model.language_model.` instead of `model.`;
 /// - experts are stored one by one (`mlp.experts.3.gate_proj.weight`, `up_proj`, `down_proj`), as
 ///   transformers 5 saves them, or merged (`mlp.experts.gate_up_proj`, `down_proj`).
-/// Sources: transformers conversion_mapping.py; Qwen/Qwen3-Next-80B-A3B-Instruct and
-/// Qwen/Qwen3.5-35B-A3B, model.safetensors.index.json.
+/// Source: transformers 5.19, conversion_mapping.py, and what its save_pretrained() writes.
 ///
 /// The files are mapped: part() reads the pages that its block lies in. Any number of threads may
 /// read.
