@@ -34,10 +34,9 @@ inline std::vector<std::string> dumps_of(const Executor& executor, ParallelRun r
 }
 
 inline DumpDiffResult diff_with_golden(const std::vector<std::string>& dumps,
-                                       const std::string& golden,
+                                       const GoldenFile& golden,
                                        const DumpDiffOptions& options = DumpDiffOptions()) {
-  const GoldenFile file = GoldenFile::open(golden);
-  GoldenSide side(file, {});
+  GoldenSide side(golden, {});
   return diff_dump(side, DumpFile::open(dumps), options);
 }
 

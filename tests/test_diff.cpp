@@ -109,7 +109,7 @@ Paths dump_into(const std::string& folder, const DumpOf& what) {
                   what.annotate);
 }
 
-DumpDiffResult diff(const Paths& paths, const std::string& golden = world().path) {
+DumpDiffResult diff(const Paths& paths, const GoldenFile& golden = *world().golden) {
   return diff_with_golden(paths, golden);
 }
 
@@ -149,8 +149,8 @@ Paths copy_of_engine_dump(const TemporaryFolder& folder) {
 BOOST_AUTO_TEST_SUITE(diff_of_an_engine)
 
 BOOST_AUTO_TEST_CASE(every_golden_tap_of_a_real_engines_dump_is_compared_and_matches) {
-  const DumpDiffResult result =
-      diff({engine + "dump.rank0.h5", engine + "dump.rank1.h5"}, engine + "golden.h5");
+  const DumpDiffResult result = diff({engine + "dump.rank0.h5", engine + "dump.rank1.h5"},
+                                     GoldenFile::open(engine + "golden.h5"));
   BOOST_TEST(matches(result), in_words(result));
   BOOST_TEST(result.steps == 2);
   // 208 under the golden's names or as packed, summed or fused; further ones are layer inputs.
@@ -174,13 +174,14 @@ BOOST_AUTO_TEST_CASE(sampled_rows_are_found_without_annotation) {
   const TemporaryFolder folder;
   const Paths paths = copy_of_engine_dump(folder);
   for (const std::string& path : paths) strip(path, "view");
-  const DumpDiffResult result = diff(paths, engine + "golden.h5");
+  const DumpDiffResult result = diff(paths, GoldenFile::open(engine + "golden.h5"));
   BOOST_TEST(matches(result), in_words(result));
   BOOST_TEST(result.compared >= 208);
 }
 
 BOOST_AUTO_TEST_CASE(a_rank_without_a_file_is_missing) {
-  const DumpDiffResult result = diff({engine + "dump.rank1.h5"}, engine + "golden.h5");
+  const DumpDiffResult result =
+      diff({engine + "dump.rank1.h5"}, GoldenFile::open(engine + "golden.h5"));
   BOOST_TEST(!matches(result));
   BOOST_TEST(result.first_difference()->tap == "rank 0");
 }

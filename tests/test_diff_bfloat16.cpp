@@ -45,7 +45,7 @@ DumpDiffResult diff(const DumpOf& what, bool by_error_model = true) {
   options.by_error_model = by_error_model;
   return diff_with_golden(dumps_of({.rounding = what.rounding}, std::move(run), golden, what.faults,
                                    folder.file("dump")),
-                          path_of(what.golden), options);
+                          GoldenFile::open(path_of(what.golden)), options);
 }
 
 }  // namespace
