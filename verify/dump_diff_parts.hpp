@@ -97,9 +97,6 @@ class TapExplainer {
 /// dp rank from zero without naming the rank.
 void contradict_annotation(const StageStep& stage, ExplainedTap& tap);
 
-/// True for taps of which an engine may keep the sampled rows only.
-bool may_be_sampled(const std::string& tap);
-
 // dump_diff_errors.cpp
 
 /// The type of a stage's values where that, or the trusted one, is narrower than float32.
@@ -126,6 +123,10 @@ std::vector<TokenView> required_views(const CleanLayout& layout, const Explained
 /// True where each rank holds what it is to hold; of a sampled tap the same rows as the others.
 bool same_layout(const std::string& tap, const std::vector<TokenView>& a,
                  const std::vector<TokenView>& b);
+
+/// A sum that an engine has done inside the module, where the protocol does it behind it: all ranks
+/// have the complete value of the rows of which summands are due.
+bool is_summed_already(const std::vector<TokenView>& held, const std::vector<TokenView>& required);
 
 /// The layout that most taps agree with, and how many: "D (112 of 112 taps)". Null: there is none.
 const CleanLayout* nearest_layout(const std::vector<CleanLayout>& layouts,
