@@ -52,6 +52,13 @@ class EditedDump {
     }
   }
 
+  /// Another name for a data set.
+  void link(std::size_t rank, const std::string& name, const std::string& other) {
+    const Hdf5Handle file(H5Fopen(paths_[rank].c_str(), H5F_ACC_RDWR, H5P_DEFAULT), H5Fclose);
+    BOOST_REQUIRE(H5Lcreate_hard(file, inside(rank, name).c_str(), file,
+                                 inside(rank, other).c_str(), H5P_DEFAULT, H5P_DEFAULT) >= 0);
+  }
+
   /// Marks a rank's step as the pass of an idle one.
   void say_dummy(std::size_t rank, const std::string& step) {
     const Hdf5Handle file(H5Fopen(paths_[rank].c_str(), H5F_ACC_RDWR, H5P_DEFAULT), H5Fclose);

@@ -108,12 +108,36 @@ enum class JudgedTaps {
   failing,  // and of those only who is right: fixed limits hold, or the error model does
 };
 
-/// Holds the taps of dp rank `dp` to the error model, put together as `nearest` has them (null, or
-/// not so: as they are nearest to what is trusted), whatever limit placed the rows. Returns the
-/// ties of choices, in words; empty: none.
-std::string judge_by_errors(const GoldenCase& golden, const TapErrorModel& errors, std::int64_t dp,
-                            const CleanLayout* nearest, JudgedTaps which,
-                            std::vector<ExplainedTap>& taps);
+struct JudgedStep {
+  std::string ties = {};  // of choices, in words; empty: none
+  /// By place: what the dump itself has where that is right, and what is trusted behind its
+  /// choices. What an engine calls otherwise is held to these.
+  std::map<std::string, Matrix<double>> values;
+};
+
+/// Holds the taps of dp rank `dp` that the trusted side has by the same name to the error model,
+/// put together as `nearest` has them (null, or not so: as they are nearest to what is trusted),
+/// whatever limit placed the rows.
+JudgedStep judge_by_errors(const GoldenCase& golden, const TapErrorModel& errors, std::int64_t dp,
+                           const CleanLayout* nearest, JudgedTaps which,
+                           std::vector<ExplainedTap>& taps);
+
+/// A trusted step with judged values in place of its own. [rows, columns] by place.
+class JudgedTrustedStep final : public TrustedStep {
+ public:
+  JudgedTrustedStep(std::shared_ptr<const TrustedStep> base,
+                    std::map<std::string, Matrix<double>> values);
+
+  const std::string& name() const override { return base_->name(); }
+  const std::set<std::string, InProgramOrder>& taps() const override { return base_->taps(); }
+  std::vector<HostTensor> ways(const std::string& tap) const override;
+  IntegerTensor ids(const std::string& tap) const override { return base_->ids(tap); }
+  const GoldenInputs* inputs() const override { return base_->inputs(); }
+
+ private:
+  std::shared_ptr<const TrustedStep> base_;
+  std::map<std::string, Matrix<double>> values_;
+};
 
 // dump_diff_layouts.cpp
 

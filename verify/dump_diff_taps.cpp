@@ -123,6 +123,12 @@ std::string nonzero_pads(const TapTensors& tensors, const RowLayout& layout) {
   return {};
 }
 
+/// Rows of the trusted side are then numbered as they stand there, not by token.
+bool has_sampled_rows_alone(const TrustedStep& trusted, const std::string& tap) {
+  return may_be_sampled(tap) && tap_place(tap).pass <= 0 && trusted.has(tap) &&
+         trusted.inputs() != nullptr && trusted.values(tap).rows() < trusted.inputs()->num_tokens();
+}
+
 }  // namespace
 
 std::set<std::string> StageStep::names() const {
@@ -306,12 +312,6 @@ std::vector<RowLayout> TapExplainer::sampled_ways(const TapTensors& tensors,
     return !may_sample(way.rows.front(), *inputs, tap.diff.tap);
   });
   return ways;
-}
-
-/// Rows of the trusted side are then numbered as they stand there, not by token.
-bool has_sampled_rows_alone(const TrustedStep& trusted, const std::string& tap) {
-  return may_be_sampled(tap) && tap_place(tap).pass <= 0 && trusted.has(tap) &&
-         trusted.inputs() != nullptr && trusted.values(tap).rows() < trusted.inputs()->num_tokens();
 }
 
 void contradict_annotation(const StageStep& stage, ExplainedTap& tap) {
