@@ -13,6 +13,7 @@
 #include "reference/program/seeded_weights.hpp"
 #include "tests/boost_test.hpp"
 #include "tests/dumps_of_run.hpp"
+#include "tests/edited_dump.hpp"
 #include "tests/raw_hdf5.hpp"
 #include "tests/temporary_folder.hpp"
 #include "verify/expected_verdict.hpp"
@@ -321,21 +322,117 @@ BOOST_AUTO_TEST_CASE(a_split_shared_expert_gives_one_summand) {
 BOOST_AUTO_TEST_CASE(an_annotation_that_is_not_so_is_contradicted) {
   const TemporaryFolder folder;
   const Paths paths = dump_into(folder.file("dump"), {.tp = 2, .cases = {{"three"}}});
-  {
-    const Hdf5Handle file(H5Fopen(paths[1].c_str(), H5F_ACC_RDWR, H5P_DEFAULT), H5Fclose);
-    const Hdf5Handle tap(H5Dopen2(file, "/ranks/1/steps/0/taps/model.layers.1", H5P_DEFAULT),
-                         H5Dclose);
-    const Hdf5Handle type(H5Tcopy(H5T_C_S1), H5Tclose);
-    H5Tset_size(type, 3);
-    const Hdf5Handle space(H5Screate(H5S_SCALAR), H5Sclose);
-    const Hdf5Handle view(H5Acreate2(tap, "view", type, space, H5P_DEFAULT, H5P_DEFAULT), H5Aclose);
-    BOOST_REQUIRE(H5Awrite(view, type, "0-1") >= 0);
-  }
-  const DumpDiffResult result = diff(paths);
+  EditedDump dump(paths);
+  dump.say_view(1, "steps/0/taps/model.layers.1", "0-1");
+  const DumpDiffResult result = diff(dump.paths());
   BOOST_REQUIRE(result.failed == 1);
   BOOST_TEST(result.first_difference()->called == "annotated otherwise than held");
   BOOST_TEST(result.first_difference()->detail.find("is annotated 0-1 and holds 2,PAD") !=
              std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(a_row_and_zeros_are_the_shard_that_was_there_before) {
+  // One token: what the drafter returns is its norm's shard, and would be a sum as well.
+  const TemporaryFolder folder;
+  EditedDump dump(dump_into(folder.file("dump"), {.tp = 2, .cases = {{"one"}}, .draft_steps = 1}));
+  for (const std::size_t rank : {0, 1})
+    dump.link(rank, "steps/0/mtp/step0/mtp.norm", "steps/0/mtp/step0/mtp.out");
+  const DumpDiffResult result = diff(dump.paths());
+  BOOST_REQUIRE(result.failed == 1);
+  const TapDiff& first = *result.first_difference();
+  BOOST_TEST(first.tap == "step0/mtp.out");
+  BOOST_TEST(first.called == "shard where full is required", in_words(result));
+  BOOST_TEST(first.repair.starts_with("gather over tp"), first.repair);
+}
+
+BOOST_AUTO_TEST_CASE(tokens_of_a_dp_rank_may_be_annotated_from_zero) {
+  const TemporaryFolder folder;
+  const Paths paths =
+      dump_into(folder.file("dump"), {.tp = 2, .dp = 2, .cases = {{"three", "three"}}});
+  EditedDump dump(paths);
+  const std::string tap = "steps/0/taps/model.layers.1";
+  for (const char* const view : {"2,PAD", "d1:2,PAD"}) {
+    dump.say_view(3, tap, view);
+    const DumpDiffResult result = diff(dump.paths());
+    BOOST_TEST(matches(result), view << ": " << in_words(result));
+  }
+  dump.say_view(3, tap, "1,PAD");
+  BOOST_TEST(diff(dump.paths()).first_difference()->called == "annotated otherwise than held");
+}
+
+BOOST_AUTO_TEST_CASE(an_idle_dp_rank_holds_garbage_and_the_others_keep_their_protocol) {
+  const TemporaryFolder folder;
+  const Paths paths =
+      dump_into(folder.file("dump"), {.tp = 2, .dp = 2, .cases = {{"ten", "three"}}});
+  EditedDump dump(paths);
+  for (const std::size_t rank : {2, 3}) {
+    dump.say_dummy(rank, "steps/0");
+    std::vector<float> garbage = dump.values(rank, "steps/0/taps/model.layers.2");
+    std::ranges::fill(garbage, 1e36F);
+    dump.set(rank, "steps/0/taps/model.layers.2", garbage);
+  }
+  const DumpDiffResult result = diff(dump.paths());
+  BOOST_TEST(matches(result), in_words(result));
+  BOOST_REQUIRE(result.protocols.size() == 1);
+  BOOST_TEST(result.protocols.front().starts_with("step 0: D ("), result.protocols.front());
+  BOOST_TEST(result.notes.empty());
+}
+
+BOOST_AUTO_TEST_CASE(a_sum_may_be_done_inside_the_module) {
+  const TemporaryFolder folder;
+  EditedDump dump(dump_into(folder.file("dump"), {.protocol = ProtocolId::S, .tp = 2}));
+  const std::string tap = "steps/0/taps/model.layers.1.linear_attn.out_proj";
+  std::vector<float> sum = dump.values(0, tap), other = dump.values(1, tap);
+  for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += other[i];
+  for (const std::size_t rank : {0, 1}) dump.set(rank, tap, sum);
+  const DumpDiffResult result = diff(dump.paths());
+  BOOST_TEST(matches(result), in_words(result));
+  BOOST_TEST(result.notes.empty());
+}
+
+BOOST_AUTO_TEST_CASE(what_float32_cannot_do_better_is_no_difference) {
+  // A read of the state that cancels to a five-hundredth of its terms, and a norm behind it.
+  const std::string path = TOKENVIEW_SOURCE_DIR "/data/tests/cancelling_tap.h5";
+  const LoadedGolden golden(path);
+  const auto& [name, of_case] = *golden.cases().begin();
+  ParallelRun run{.config = golden.config(),
+                  .plan = plan_for(golden.config(), {}, ProtocolId::S),
+                  .draft_steps = std::size_t(of_case.draft_steps)};
+  CaseBatches batches = case_batches(of_case.inputs);
+  run.inputs.push_back({std::move(batches.context), std::move(batches.step)});
+  const TemporaryFolder folder;
+  EditedDump dump(dumps_of({}, run, golden, {}, folder.file("dump")));
+  const DumpDiffResult result = diff(dump.paths(), path);
+  BOOST_TEST(matches(result), in_words(result));
+  BOOST_REQUIRE(result.notes.size() == 1);
+  BOOST_TEST(result.notes.front().find("within what float32 can do") != std::string::npos);
+  // So it is under the names of an engine.
+  DumpDiffOptions fixed_limits;
+  fixed_limits.by_error_model = false;
+  std::int64_t linked = 0;
+  for (const TapDiff& tap : diff_with_golden(dump.paths(), path, fixed_limits).taps)
+    if (tap.failed() && tap.tap.starts_with("target/"))
+      for (const auto& [end, other] :
+           {std::pair(".mlp", ".experts_and_shared"), std::pair("layernorm", ".hidden")})
+        if (tap.tap.ends_with(end)) {
+          const std::string name = "steps/0/taps/" + tap.tap.substr(7);
+          dump.link(0, name, name + other);
+          ++linked;
+        }
+  BOOST_TEST(linked > 0);
+  const DumpDiffResult renamed = diff(dump.paths(), path);
+  BOOST_TEST(matches(renamed), in_words(renamed));
+  BOOST_TEST(renamed.compared == result.compared + linked);
+  // As much in a tap that nothing amplifies is a difference.
+  dump.change(
+      "steps/0/taps/model.layers.0.input_layernorm", [](std::vector<float>& values, std::size_t) {
+        const float largest = std::abs(
+            *std::ranges::max_element(values, {}, [](float value) { return std::abs(value); }));
+        values.front() += 2e-5F * largest;
+      });
+  const DumpDiffResult wrong = diff(dump.paths(), path);
+  BOOST_REQUIRE(wrong.failed > 0);
+  BOOST_TEST(wrong.first_difference()->tap == "target/model.layers.0.input_layernorm");
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -59,6 +59,7 @@ class CaseJudge {
       if (found_.values.contains(place)) judge_tap(place);
     }
     explain_by_hidden_choices();
+    result_.trusted = std::move(followed_.trusted);
     return std::move(result_);
   }
 

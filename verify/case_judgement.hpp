@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,6 +29,7 @@ struct TapJudgement {
 struct CaseJudgement {
   std::vector<TapJudgement> taps;  // in the order of the program
   std::vector<ChoiceDifference> choices;
+  std::map<std::string, Matrix<double>> trusted = {};  // by place, given the run's choices
 
   std::int64_t ties() const;
   bool holds() const;                        // all choices are ties, every tap a match or a tie

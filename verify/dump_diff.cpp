@@ -224,9 +224,20 @@ class DumpDiff {
           taps, [&](const ExplainedTap& tap) { return is_of_stage(tap) && tap.diff.failed(); });
     };
     const std::int64_t before = num_failing();
-    const std::string ties = judge_by_errors(*side_.golden_case(*stage.trusted), *errors, stage.dp,
-                                             nearest, which, taps);
-    if (!ties.empty()) result_.notes.push_back(text("step ", stage.number, ": ", ties));
+    JudgedStep judged = judge_by_errors(*side_.golden_case(*stage.trusted), *errors, stage.dp,
+                                        nearest, which, taps);
+    if (!judged.ties.empty())
+      result_.notes.push_back(text("step ", stage.number, ": ", judged.ties));
+    StageStep again = stage;
+    again.trusted = std::make_shared<JudgedTrustedStep>(stage.trusted, std::move(judged.values));
+    const TapExplainer by_judged(dump_, options_, again, layouts, side_.config(), errors, false);
+    std::set<std::string> known;
+    for (ExplainedTap& tap : taps) {  // an engine's own names
+      if (!is_of_stage(tap) || !tap.diff.failed() || stage.trusted->has(tap.diff.tap)) continue;
+      if (std::optional<ExplainedTap> right = by_judged.explain(tap.diff.tap, known);
+          right && !right->diff.failed())
+        tap = std::move(*right);
+    }
     if (const std::int64_t excused = before - num_failing();
         which == JudgedTaps::failing && excused > 0)
       result_.notes.push_back(text("step ", stage.number, ": ", plural(excused, "tap"),

@@ -22,7 +22,8 @@ const PutTogether* chosen(const ExplainedTap& tap, const CleanLayout* nearest) {
   const std::vector<TokenView> required =
       nearest == nullptr ? std::vector<TokenView>() : required_views(*nearest, tap);
   const auto rank = [&](const PutTogether& whole) {
-    return std::pair(!required.empty() && same_layout(tap.diff.tap, whole.views, required),
+    return std::pair(!required.empty() && (same_layout(tap.diff.tap, whole.views, required) ||
+                                           is_summed_already(whole.views, required)),
                      -whole.distance);
   };
   const auto best = std::ranges::max_element(tap.put_together, {}, rank);
@@ -65,9 +66,9 @@ std::optional<DType> narrow_type(const StageStep& stage, DType trusted) {
   return std::nullopt;
 }
 
-std::string judge_by_errors(const GoldenCase& golden, const TapErrorModel& errors, std::int64_t dp,
-                            const CleanLayout* nearest, JudgedTaps which,
-                            std::vector<ExplainedTap>& taps) {
+JudgedStep judge_by_errors(const GoldenCase& golden, const TapErrorModel& errors, std::int64_t dp,
+                           const CleanLayout* nearest, JudgedTaps which,
+                           std::vector<ExplainedTap>& taps) {
   FoundTaps found;
   std::vector<std::pair<ExplainedTap*, const PutTogether*>> judged;
   for (ExplainedTap& tap : taps) {
@@ -80,13 +81,36 @@ std::string judge_by_errors(const GoldenCase& golden, const TapErrorModel& error
       found.values[tap.diff.tap] = whole->values;
     if (!whole->absent_rows.empty()) found.absent_rows[tap.diff.tap] = whole->absent_rows;
   }
-  const CaseJudgement judgement = judge_case(golden, errors, found);
+  CaseJudgement judgement = judge_case(golden, errors, found);
+  JudgedStep step{.values = std::move(judgement.trusted)};
   for (const auto& [tap, whole] : judged) {
     const auto of_tap = std::ranges::find(judgement.taps, tap->diff.tap, &TapJudgement::place);
-    if (of_tap != judgement.taps.end()) take(*of_tap, *whole, which, *tap);
+    if (of_tap == judgement.taps.end()) continue;
+    const bool is_right =
+        of_tap->verdict == tokenview::Verdict::match || of_tap->verdict == tokenview::Verdict::tie;
+    if (is_right && whole->values.size() > 0 && whole->absent_rows.empty())
+      step.values[tap->diff.tap] = whole->values;
+    take(*of_tap, *whole, which, *tap);
   }
-  const std::int64_t ties = judgement.ties();
-  return ties == 0 ? "" : text(plural(ties, "choice"), " of experts or drafts within their errors");
+  if (const std::int64_t ties = judgement.ties())
+    step.ties = text(plural(ties, "choice"), " of experts or drafts within their errors");
+  return step;
+}
+
+JudgedTrustedStep::JudgedTrustedStep(std::shared_ptr<const TrustedStep> base,
+                                     std::map<std::string, Matrix<double>> values)
+    : base_(std::move(base)), values_(std::move(values)) {}
+
+std::vector<HostTensor> JudgedTrustedStep::ways(const std::string& tap) const {
+  std::vector<HostTensor> ways = base_->ways(tap);
+  const auto judged = values_.find(tap);
+  if (judged == values_.end() || judged->second.rows() != ways.front().rows() ||
+      judged->second.cols() != ways.front().cols())
+    return ways;
+  HostTensor& values = ways.front();
+  Eigen::Map<Matrix<float>>(values.values.data(), values.rows(), values.cols()) =
+      judged->second.cast<float>();
+  return ways;
 }
 
 }  // namespace tokenview

@@ -154,9 +154,8 @@ std::string fault_of_experts(const DumpFile& dump, const TrustedSide& side, cons
   tensors.trusted = &counterpart.values;
   const ParallelConfig parallel = dump.parallel();
   const std::int64_t ranks = parallel.enable_expert_parallel ? parallel.dp * parallel.tp : 1;
-  const std::optional<ExpertFault> fault =
-      miscounted_experts(counterpart.tap, tensors, tap.nearest, *stage.trusted,
-                         {*gate_up, *down, ranks});
+  const std::optional<ExpertFault> fault = miscounted_experts(
+      counterpart.tap, tensors, tap.nearest, *stage.trusted, {*gate_up, *down, ranks});
   if (!fault) return {};
   tap.diff.detail = fault->example;
   return fault->called;
@@ -170,11 +169,9 @@ void name_fault(const DumpFile& dump, const TrustedSide& side, const StageStep& 
   const std::optional<Counterpart> counterpart =
       counterpart_of(tap.diff.tap, stage.names(), *stage.trusted, side.config());
   if (!counterpart) return;
-  const std::vector<InferredRank> found =
-      infer_rows(dump, side, stage, others, *counterpart, tap);
+  const std::vector<InferredRank> found = infer_rows(dump, side, stage, others, *counterpart, tap);
   const auto step = std::int32_t(stage.number);
-  tap.diff.called =
-      fault_in_words(found, at_step(required, step), std::int16_t(stage.dp), step);
+  tap.diff.called = fault_in_words(found, at_step(required, step), std::int16_t(stage.dp), step);
   if (!tap.diff.called.empty() && tap.diff.called != part_of_the_value) return;
   std::string otherwise = fault_of_terms(dump, side, stage, *counterpart, tap);
   if (otherwise.empty()) otherwise = fault_of_experts(dump, side, stage, *counterpart, tap);

@@ -53,15 +53,6 @@ bool same_row_counts(const std::vector<Rows>& held, const std::vector<TokenView>
   });
 }
 
-/// A sum that an engine has done inside the module, where the protocol does it behind it: all ranks
-/// have the complete value of the same rows.
-bool is_summed_already(const std::vector<TokenView>& held, const std::vector<TokenView>& required) {
-  return std::ranges::equal(held, required, [](const TokenView& a, const TokenView& b) {
-    return same_rows(a.rows, b.rows) && a.sum.is_complete() && b.sum.is_partial() &&
-           a.columns.all() && b.columns.all();
-  });
-}
-
 /// How a tap's layout stands to the protocol's.
 enum class Stand { unknown, agrees, deviates };
 
@@ -110,6 +101,13 @@ bool same_layout(const std::string& tap, const std::vector<TokenView>& a,
   return std::ranges::equal(a, b, [](const TokenView& x, const TokenView& y) {
     return same_rows(x.rows, y.rows) && x.sum.is_partial() == y.sum.is_partial() &&
            x.columns.all() == y.columns.all();
+  });
+}
+
+bool is_summed_already(const std::vector<TokenView>& held, const std::vector<TokenView>& required) {
+  return std::ranges::equal(held, required, [](const TokenView& a, const TokenView& b) {
+    return same_rows(a.rows, b.rows) && a.sum.is_complete() && b.sum.is_partial() &&
+           a.columns.all() && b.columns.all();
   });
 }
 
@@ -181,8 +179,8 @@ std::string judge_layouts(std::vector<ExplainedTap>& taps, const CleanLayout* ne
     tap.diff.kind = kind_of(held.views);
     tap.diff.ranks = holdings(tap, held.views, required);
     if (required.empty()) continue;
-    stands[i] = agrees(held) || is_summed_already(held.views, required) ? Stand::agrees
-                                                                        : Stand::deviates;
+    stands[i] =
+        agrees(held) || is_summed_already(held.views, required) ? Stand::agrees : Stand::deviates;
     if (agrees(held) && !held.garbage.empty() && has_zero_pads(required) &&
         !has_free_pads(tap.diff.tap) && !tap.diff.failed()) {
       tap.diff.verdict = Verdict::difference;

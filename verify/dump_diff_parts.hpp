@@ -97,9 +97,6 @@ class TapExplainer {
 /// dp rank from zero without naming the rank.
 void contradict_annotation(const StageStep& stage, ExplainedTap& tap);
 
-/// True for taps of which an engine may keep the sampled rows only.
-bool may_be_sampled(const std::string& tap);
-
 // dump_diff_errors.cpp
 
 /// The type of a stage's values where that, or the trusted one, is narrower than float32.
@@ -111,12 +108,36 @@ enum class JudgedTaps {
   failing,  // and of those only who is right: fixed limits hold, or the error model does
 };
 
-/// Holds the taps of dp rank `dp` to the error model, put together as `nearest` has them (null, or
-/// not so: as they are nearest to what is trusted), whatever limit placed the rows. Returns the
-/// ties of choices, in words; empty: none.
-std::string judge_by_errors(const GoldenCase& golden, const TapErrorModel& errors, std::int64_t dp,
-                            const CleanLayout* nearest, JudgedTaps which,
-                            std::vector<ExplainedTap>& taps);
+struct JudgedStep {
+  std::string ties = {};  // of choices, in words; empty: none
+  /// By place: what the dump itself has where that is right, and what is trusted behind its
+  /// choices. What an engine calls otherwise is held to these.
+  std::map<std::string, Matrix<double>> values;
+};
+
+/// Holds the taps of dp rank `dp` that the trusted side has by the same name to the error model,
+/// put together as `nearest` has them (null, or not so: as they are nearest to what is trusted),
+/// whatever limit placed the rows.
+JudgedStep judge_by_errors(const GoldenCase& golden, const TapErrorModel& errors, std::int64_t dp,
+                           const CleanLayout* nearest, JudgedTaps which,
+                           std::vector<ExplainedTap>& taps);
+
+/// A trusted step with judged values in place of its own. [rows, columns] by place.
+class JudgedTrustedStep final : public TrustedStep {
+ public:
+  JudgedTrustedStep(std::shared_ptr<const TrustedStep> base,
+                    std::map<std::string, Matrix<double>> values);
+
+  const std::string& name() const override { return base_->name(); }
+  const std::set<std::string, InProgramOrder>& taps() const override { return base_->taps(); }
+  std::vector<HostTensor> ways(const std::string& tap) const override;
+  IntegerTensor ids(const std::string& tap) const override { return base_->ids(tap); }
+  const GoldenInputs* inputs() const override { return base_->inputs(); }
+
+ private:
+  std::shared_ptr<const TrustedStep> base_;
+  std::map<std::string, Matrix<double>> values_;
+};
 
 // dump_diff_layouts.cpp
 
@@ -126,6 +147,10 @@ std::vector<TokenView> required_views(const CleanLayout& layout, const Explained
 /// True where each rank holds what it is to hold; of a sampled tap the same rows as the others.
 bool same_layout(const std::string& tap, const std::vector<TokenView>& a,
                  const std::vector<TokenView>& b);
+
+/// A sum that an engine has done inside the module, where the protocol does it behind it: all ranks
+/// have the complete value of the rows of which summands are due.
+bool is_summed_already(const std::vector<TokenView>& held, const std::vector<TokenView>& required);
 
 /// The layout that most taps agree with, and how many: "D (112 of 112 taps)". Null: there is none.
 const CleanLayout* nearest_layout(const std::vector<CleanLayout>& layouts,

@@ -123,11 +123,13 @@ std::string nonzero_pads(const TapTensors& tensors, const RowLayout& layout) {
   return {};
 }
 
-}  // namespace
-
-bool may_be_sampled(const std::string& tap) {
-  return tap.ends_with("/lm_head") || tap.ends_with("/logits");
+/// Rows of the trusted side are then numbered as they stand there, not by token.
+bool has_sampled_rows_alone(const TrustedStep& trusted, const std::string& tap) {
+  return may_be_sampled(tap) && tap_place(tap).pass <= 0 && trusted.has(tap) &&
+         trusted.inputs() != nullptr && trusted.values(tap).rows() < trusted.inputs()->num_tokens();
 }
+
+}  // namespace
 
 std::set<std::string> StageStep::names() const {
   std::set<std::string> names;
@@ -317,6 +319,7 @@ void contradict_annotation(const StageStep& stage, ExplainedTap& tap) {
   for (std::size_t i = 0; i < tap.ranks.size() && !tap.ways.empty(); ++i) {
     const auto& claimed = stage.tap(*tap.ranks[i], tap.diff.tap).view;
     if (!claimed) continue;
+    if (has_sampled_rows_alone(*stage.trusted, tap.diff.tap)) continue;
     const auto fits_claim = [&](const TapWay& way) {
       return (same_rows(way.views[i].rows, claimed->rows) ||
               same_rows(as_numbered_by(std::int16_t(stage.dp), way.views[i].rows),

@@ -117,13 +117,14 @@ std::optional<ExpertFault> miscounted_experts(const std::string& tap, const TapT
             (mine.row(row) - as_matrix(*tensors.trusted).row(token) + as_matrix(parts).row(token))
                 .transpose()
                 .cast<double>();
-        const Eigen::MatrixXd outputs = outputs_of_experts(
-            weights, as_matrix(inputs).row(token).transpose().cast<double>());
+        const Eigen::MatrixXd outputs =
+            outputs_of_experts(weights, as_matrix(inputs).row(token).transpose().cast<double>());
         Shares shares{.token = token,
                       .rank = tensors.ranks[i].at.dp * tensors.tp_size + tensors.ranks[i].at.tp,
                       .found = outputs.colPivHouseholderQr().solve(part),
                       .due = Vector::Zero(experts)};
-        const double scale = std::max(part.norm(), as_matrix(parts).row(token).cast<double>().norm());
+        const double scale =
+            std::max(part.norm(), as_matrix(parts).row(token).cast<double>().norm());
         if (!((outputs * shares.found - part).norm() <= close_enough * scale)) return std::nullopt;
         for (std::int64_t c = 0; c < scales.cols(); ++c)
           shares.due[ids.values[std::size_t(token * scales.cols() + c)]] +=

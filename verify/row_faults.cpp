@@ -188,7 +188,8 @@ std::string unknown_ranks_in_words(const std::vector<InferredRank>& ranks) {
   std::int64_t count = 0;
   for (const InferredRank& rank : ranks) {
     const bool is_unknown = std::ranges::any_of(rank.rows, [](const InferredRow& row) {
-      return row.best.reading == RowReading::unknown;
+      return row.best.reading == RowReading::unknown ||  // or a pad, for want of another token
+             (row.best.reading == RowReading::pad && row.best.row.content == PadContent::other);
     });
     if (!is_unknown) continue;
     ++count;

@@ -19,7 +19,8 @@ struct MiscountedTerm {
 
 /// Looks for the term of `tap` of which found - trusted is a multiple, the same on every row of
 /// every rank: of a layer's output its mixer, its feed-forward, what came in, and the sum of that
-/// and the mixer; of a sparse block the routed experts and the gated shared one. `rows`: the tokens that the ranks hold.
+/// and the mixer; of a sparse block the routed experts and the gated shared one. `rows`: the tokens
+/// that the ranks hold.
 std::optional<MiscountedTerm> miscounted_term(const std::string& tap, const TapTensors& tensors,
                                               const std::vector<Rows>& rows,
                                               const TrustedStep& trusted);

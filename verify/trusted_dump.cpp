@@ -127,9 +127,10 @@ std::vector<HostTensor> DumpedTrustedStep::ways(const std::string& tap) const {
 
   const bool are_alike = std::ranges::all_of(
       parts, [&](const HostTensor& part) { return part.shape == parts.front().shape; });
-  if (are_alike && parts.front().rows() >= tokens) {
+  if (are_alike && (parts.front().rows() >= tokens || may_be_sampled(tap))) {
     if (are_copies(parts)) return {cut(std::move(parts.front()), tokens)};
-    return {cut(sum_of(parts), tokens), cut(side_by_side(parts), tokens)};
+    if (parts.front().rows() >= tokens)
+      return {cut(sum_of(parts), tokens), cut(side_by_side(parts), tokens)};
   }
   return {one_below_the_other(parts, tokens)};
 }

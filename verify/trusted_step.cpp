@@ -198,6 +198,10 @@ IntegerTensor GoldenStep::ids(const std::string& tap) const {
                   : golden_.mtp_ids(case_name_, pass, name_of(tap));
 }
 
+bool may_be_sampled(const std::string& tap) {
+  return tap.ends_with("/lm_head") || tap.ends_with("/logits");
+}
+
 std::string layer_before(const std::string& layer) {
   const std::size_t at = layer.rfind("layers.") + std::string_view("layers.").size();
   const std::int64_t number = std::stoll(layer.substr(at));

@@ -54,6 +54,9 @@ class GoldenStep final : public TrustedStep {
 /// Tensors of equal rows side by side.
 HostTensor side_by_side(const std::vector<HostTensor>& parts);
 
+/// True for taps of which an engine may keep the sampled rows only.
+bool may_be_sampled(const std::string& tap);
+
 /// The tap whose value the layer `layer` takes: the layer before, the embedding, the MTP's fc.
 std::string layer_before(const std::string& layer);
 
