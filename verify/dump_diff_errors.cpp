@@ -22,9 +22,10 @@ const PutTogether* chosen(const ExplainedTap& tap, const CleanLayout* nearest) {
   const std::vector<TokenView> required =
       nearest == nullptr ? std::vector<TokenView>() : required_views(*nearest, tap);
   const auto rank = [&](const PutTogether& whole) {
-    return std::pair(!required.empty() && (same_layout(tap.diff.tap, whole.views, required) ||
-                                           is_summed_already(whole.views, required)),
-                     -whole.distance);
+    return std::pair(
+        !required.empty() && (same_layout(tap.diff.tap, whole.views, required) ||
+                              (whole.are_copies && is_summed_already(whole.views, required))),
+        -whole.distance);
   };
   const auto best = std::ranges::max_element(tap.put_together, {}, rank);
   return best == tap.put_together.end() ? nullptr : &*best;

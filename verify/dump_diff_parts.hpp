@@ -41,6 +41,7 @@ struct PutTogether {
   Matrix<double> values = {};                  // [tokens, columns]; or
   Matrix<std::int64_t> ids = {};               // [tokens, k]
   std::vector<std::int64_t> absent_rows = {};  // that no rank holds whole
+  bool are_copies = false;                     // the ranks have the same tensor
 };
 
 /// A tap with what was found.

@@ -123,6 +123,21 @@ std::string nonzero_pads(const TapTensors& tensors, const RowLayout& layout) {
   return {};
 }
 
+/// The ranks have the same tensor but for rounding, as summands never are.
+bool are_copies(const TapTensors& tensors) {
+  constexpr float tolerance = 1e-4F;
+  const HostTensor& first = tensors.ranks.front().values;
+  float largest = 0, error = 0;
+  for (const RankTensor& rank : tensors.ranks) {
+    if (rank.values.shape != first.shape) return false;
+    for (std::size_t i = 0; i < first.values.size(); ++i) {
+      largest = std::max(largest, std::abs(first.values[i]));
+      error = std::max(error, std::abs(rank.values.values[i] - first.values[i]));
+    }
+  }
+  return error <= tolerance * largest;
+}
+
 /// Rows of the trusted side are then numbered as they stand there, not by token.
 bool has_sampled_rows_alone(const TrustedStep& trusted, const std::string& tap) {
   return may_be_sampled(tap) && tap_place(tap).pass <= 0 && trusted.has(tap) &&
@@ -255,7 +270,8 @@ void TapExplainer::explain_values(const Counterpart& counterpart, ExplainedTap& 
           {.views = fit.views,
            .distance = fit.comparison.rms(),
            .values = whole<float>(fit.placed, as_matrix(*tensors.trusted)).cast<double>(),
-           .absent_rows = fit.placed.absent_rows});
+           .absent_rows = fit.placed.absent_rows,
+           .are_copies = are_copies(tensors)});
     const bool is_nearer = !nearest || (fit.fits() && !nearest->fits()) ||
                            (fit.fits() == nearest->fits() && fit.comparison.count > 0 &&
                             !(fit.judgement.bound.ratio() >= nearest->judgement.bound.ratio()));
