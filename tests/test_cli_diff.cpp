@@ -52,12 +52,14 @@ Ended in_shell(const std::string& command) {
   return Process({"sh", "-c", command}, {.folder = source}).end();
 }
 
-std::string dumped(const TemporaryFolder& folder, const std::vector<std::string>& more) {
+/// The pattern of the dump's files. The run ends with 0 or 1, or with `code`.
+std::string dumped(const TemporaryFolder& folder, const std::vector<std::string>& more,
+                   int code = 1) {
   std::vector<std::string> words = {"run",    "--model",          golden, "--numeric", "--ep",
                                     "--dump", folder.file("dump")};
   words.insert(words.end(), more.begin(), more.end());
   const Ended end = run(words);
-  BOOST_TEST((end.code == 0 || end.code == 1), end.err);
+  BOOST_TEST((end.code == 0 || end.code == code), end.err);
   return folder.file("dump") + "/*.h5";
 }
 
@@ -187,6 +189,98 @@ BOOST_AUTO_TEST_CASE(the_case_can_be_said_and_then_the_inputs_must_be_its) {
   BOOST_TEST(contains(none.out, "no case of the golden has its inputs"));
 }
 
+BOOST_AUTO_TEST_CASE(each_file_that_is_no_dump_is_named_with_its_reason) {
+  const TemporaryFolder folder;
+  write_bytes(folder.file("empty.h5"), "");
+  const Ended end = run({"diff", golden, engine + "dump.rank0.h5", folder.file("nowhere.h5"),
+                         folder.file("empty.h5"), source + "/README.md"});
+  BOOST_TEST(end.code == 2);
+  for (const std::string part : {"nowhere.h5: cannot be opened: No such file", "empty.h5: is empty",
+                                 "README.md: is not an HDF5 file"})
+    BOOST_TEST(contains(end.err, part), end.err);
+  BOOST_TEST(end.error_lines() == 1);
+}
+
+/// The first lines say what everything else of the step follows from.
+BOOST_AUTO_TEST_CASE(a_rank_without_a_step_and_one_of_another_run_come_first) {
+  const TemporaryFolder folder;
+  std::filesystem::copy(engine + "dump.rank0.h5", folder.file("dump.rank0.h5"));
+  std::filesystem::copy(engine + "dump.rank1.h5", folder.file("dump.rank1.h5"));
+  const hid_t file = H5Fopen(folder.file("dump.rank1.h5").c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
+  BOOST_TEST_REQUIRE(H5Ldelete(file, "ranks/1/steps/1", H5P_DEFAULT) >= 0);
+  H5Fclose(file);
+  const Ended lacking = run({"diff", engine + "golden.h5", folder.file("dump.rank*.h5")});
+  BOOST_TEST(lacking.code == 1);
+  BOOST_TEST(lacking.out.starts_with("first difference  step 1 rank 1: missing\n"
+                                     "  rank 1 does not have this step, other ranks do\n"),
+             lacking.out);
+
+  const TemporaryFolder ten, twelve;
+  dumped(ten, {"--case", "prefill_t10", "--tp", "2", "--protocol", "D"});
+  dumped(twelve, {"--case", "prefill_t12", "--tp", "2", "--protocol", "D"});
+  const std::vector<std::string> words = {"diff", golden, ten.file("dump/dump.rank0.h5"),
+                                          twelve.file("dump/dump.rank1.h5")};
+  const Ended mixed = run(words);
+  BOOST_TEST(mixed.code == 1);
+  BOOST_TEST(
+      mixed.out.starts_with("first difference  step 0 inputs: other inputs than those of rank 0\n"
+                            "  rank 1 has 12 tokens, rank 0 has 10 tokens\n"),
+      mixed.out);
+  BOOST_TEST(!contains(mixed.out, "worst  at"), mixed.out);
+}
+
+BOOST_AUTO_TEST_CASE(a_run_that_stopped_says_where_and_what_every_rank_did) {
+  const TemporaryFolder folder;
+  const std::string dump =
+      dumped(folder,
+             {"--case", "prefill_t10", "--tp", "4", "--protocol", "D", "--fault",
+              "replace:reduce_scatter@model.layers.1,with=all_reduce,tp=1"},
+             4);
+  const Ended end = run({"diff", golden, dump});
+  BOOST_TEST(end.code == 1);
+  BOOST_TEST(contains(end.out,
+                      "step 0 the rest of the step: missing: the run stopped after "
+                      "target/model.layers.1.linear_attn, before "
+                      "target/model.layers.1.post_attention_layernorm\n"),
+             end.out);
+  for (int rank = 0; rank < 4; ++rank)
+    BOOST_TEST(contains(end.out, text("\n    tp=", rank, " (rank ", rank, ") call 5: ")), end.out);
+  BOOST_TEST(!contains(end.out, "\\x0a"), end.out);
+}
+
+/// A shard of one rank alone: its values are right, and not all.
+BOOST_AUTO_TEST_CASE(no_number_that_holds_is_the_reason_of_a_failure) {
+  const TemporaryFolder folder;
+  dumped(folder, {"--case", "prefill_t1", "--tp", "2", "--protocol", "C"});
+  const std::string rank0 = folder.file("dump/dump.rank0.h5");
+  const Ended end = run({"diff", golden, rank0, "-v"});
+  BOOST_TEST(contains(end.out,
+                      "target/model.layers.0.linear_attn.in_proj_ba: right as far as it "
+                      "is there\n"),
+             end.out);
+  std::int64_t failed = 0;
+  for (const Json& record : records(run({"diff", golden, rank0, "--format", "jsonl"}).out)) {
+    if (record["kind"] != "tap" || !record["failed"].get<bool>()) continue;
+    ++failed;
+    if (!record["observed"].is_null())
+      BOOST_TEST(record["observed"].get<double>() > record["allowed"].get<double>(), record.dump());
+  }
+  BOOST_TEST(failed > 10);
+}
+
+BOOST_AUTO_TEST_CASE(draft_steps_that_were_not_captured_are_named_as_such) {
+  const TemporaryFolder folder;
+  const std::string dump = dumped(
+      folder, {"--case", "prefill_t4", "--tp", "2", "--protocol", "D", "--draft-steps", "1"});
+  const Ended end = run({"diff", golden, dump});
+  BOOST_TEST(end.code == 0, end.out);
+  BOOST_TEST(contains(end.out,
+                      "the dump does not have them: all of draft step 1, all of draft "
+                      "step 2"),
+             end.out);
+  BOOST_TEST(!contains(end.out, "mtp.fc"), end.out);
+}
+
 BOOST_AUTO_TEST_CASE(two_dumps_of_other_layouts) {
   const TemporaryFolder one, four;
   const std::string whole = dumped(one, {"--case", "prefill_t5", "--tp", "1", "--protocol", "S"});
@@ -251,6 +345,19 @@ const WrongLine wrong_lines[] = {
      "its context is not what the steps before it have processed"},
     {{"run", "--dump", "x"}, "expected --numeric"},
     {{"run", "--numeric", "--strip"}, "expected --dump"},
+    {{"run", "--numeric", "--dump", ""}, "empty, expected a path"},
+    {{"run", "--fault", "before:output@model.layers.1.mlp,with=all_reduce"},
+     "changes nothing: 'before' does nothing to output@model.layers.1.mlp"},
+    {{"run", "--fault", "stale:output@model.layers.1.mlp"}, "there is no pass before"},
+    {{"run", "--draft-steps", "2", "--fault", "stale:output@mtp.layers.0.mlp,draft=1"},
+     "there is no pass before"},
+    {{"run", "--draft-steps", "2", "--fault", "stale:output@mtp.layers.0.mlp,occurrence=2"},
+     "there is no pass before"},
+    {{"run", "--tokens", "3c8v2r1c9"}, "'c' is given twice"},
+    {{"record", "--from", golden, "--out", golden}, "is read: expected another file"},
+    {{"shrink", "vllm-50154", "--out", ""}, "empty, expected a path"},
+    {{"shrink", "vllm-50154", "--out", "/nowhere/a", "--boost-test", "/nowhere/../nowhere/a"},
+     "expected two files"},
 };
 
 BOOST_DATA_TEST_CASE(a_wrong_command_line_is_one_line_and_exit_code_2, data::make(wrong_lines),

@@ -139,9 +139,19 @@ BOOST_AUTO_TEST_CASE(other_shapes_and_unknown_rows_are_told) {
   held.add("0-2").add("0-2").add("2-3");
   held.rows_held[1] = parse_rows("0-3");
   const PlacedTap<double> tap = held.placed();
-  BOOST_TEST((tap.problems() == std::vector<std::string>{"rank 1 has [3, 2], its view says [4, 2]",
-                                                         "rank 2 row 1 has no row in the golden"}));
+  BOOST_TEST(
+      (tap.problems() == std::vector<std::string>{"rank 1 has [3, 2], its view says [4, 2]",
+                                                  "rank 2 row 1 is no row of the trusted tensor"}));
   BOOST_TEST(tap.values.size() == 2u);
+}
+
+BOOST_AUTO_TEST_CASE(mixed_rows_are_told_where_another_rank_has_right_ones) {
+  Held<double> held(3, 2);
+  held.add("0-2").add("0,MIX*2");
+  const PlacedTap<double> tap = held.placed();
+  BOOST_TEST(tap.absent_rows.empty());
+  BOOST_TEST((tap.problems() ==
+              std::vector<std::string>{"rank 1 rows 1-2 are no rows of the trusted tensor"}));
 }
 
 BOOST_AUTO_TEST_CASE(ids_are_placed_as_values_are) {

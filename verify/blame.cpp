@@ -90,6 +90,17 @@ std::string in_words(const PlaceVisit& place) {
   }
 }
 
+/// All rows that are due, and pads behind them: "[0,1]" and "[0,1,PAD]".
+bool is_untrimmed(const Finding& finding) {
+  const std::string due = finding.expected.substr(0, finding.expected.rfind(']'));
+  if (due.empty() || !finding.actual.starts_with(due)) return false;
+  std::string more = finding.actual.substr(due.size());
+  for (const char* const pad : {",PAD", "]"})
+    for (std::size_t at; (at = more.find(pad)) != std::string::npos;)
+      more.erase(at, std::string_view(pad).size());
+  return more.empty();
+}
+
 /// What the first finding hangs on. `visits` are the places that its rank came by before it.
 std::string cause_of(const Finding& first, std::span<const PlaceVisit> visits) {
   const auto last = [&](auto fits) -> const PlaceVisit* {
@@ -109,6 +120,7 @@ std::string cause_of(const Finding& first, std::span<const PlaceVisit> visits) {
   switch (first.kind) {
     case FindingKind::rows:
     case FindingKind::bounds:
+      if (is_untrimmed(first) && moved != nullptr) return in_words(*moved);
       if (!first.origin.empty())
         return text(first.origin, ", after which nothing brings the other rows back");
       if (moved != nullptr) return in_words(*moved);

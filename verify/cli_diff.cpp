@@ -71,6 +71,16 @@ std::vector<std::string> files_named(const std::string& argument) {
   return files;
 }
 
+/// Why a file is no rank's of a dump; empty: it is.
+std::string why_no_dump(const std::string& path) {
+  try {
+    DumpFile::open({path});
+  } catch (const FileError& error) {
+    return error.what();
+  }
+  return {};
+}
+
 ToleranceRules rules_of(const DiffArguments& arguments) {
   const int ways = (arguments.rtol || arguments.atol) + arguments.like_torch + arguments.bitwise;
   if (ways > 1)
@@ -98,6 +108,10 @@ Exit report(const DiffArguments& arguments, TrustedSide& side, const std::string
                            !arguments.bitwise && arguments.rules.empty();
   options.threads = available_threads();
   const DumpDiffResult result = diff_dump(side, dump, options);
+  std::vector<std::string> names;
+  for (const TapDiff& tap : result.taps) names.push_back(tap.tap);
+  for (const std::string& unused : options.rules.without_match(names))
+    print_note(text("diff: '", printable(unused), "' fits no tap"));
   const DiffSides sides{trusted, dump.name(), in_words(dump.parallel())};
   if (arguments.as_records())
     write_dump_diff(std::cout, sides, result);
@@ -277,10 +291,12 @@ Exit run(const DiffArguments& arguments) {
                                            files_named(arguments.files.back()).back()};
     return plain_against_plain(arguments, both.front(), both.back(), goldens.size() == 2);
   }
-  throw UsageError(text("diff: found ", plural(std::int64_t(goldens.size()), "golden file"), ", ",
-                        plural(std::int64_t(dumps.size()), "dump file"), " and ",
-                        plural(std::int64_t(plain.size()), "plain file"),
-                        ", expected a golden and a dump's files, two dumps, or two files"));
+  std::string found = text("diff: found ", plural(std::int64_t(goldens.size()), "golden file"),
+                           ", ", plural(std::int64_t(dumps.size()), "dump file"), " and ",
+                           plural(std::int64_t(plain.size()), "plain file"),
+                           ", expected a golden and a dump's files, two dumps, or two files");
+  for (const std::string& file : plain) found += "; " + why_no_dump(file);
+  throw UsageError(found);
 }
 
 std::function<Exit()> add_options(CLI::App& app) {

@@ -99,6 +99,11 @@ inline CLI::Option* add_numbers(CLI::App& app, const std::string& names,
   return app.add_option_function<std::string>(names, assign, description)->type_name("N,...");
 }
 
+/// A path that is given and empty, as of a variable of the shell that is not set, means nothing.
+inline CLI::Validator not_empty() {
+  return {[](std::string& path) { return path.empty() ? "empty, expected a path" : ""; }, ""};
+}
+
 /// `alone` contradicts every other option but --help, and `but` where one is named.
 inline void exclude_others(CLI::App& app, CLI::Option* alone, const std::string& but = "") {
   for (CLI::Option* other : app.get_options())

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
+#include <filesystem>
 #include <optional>
 
 #include "device/device_info.hpp"
@@ -153,6 +154,12 @@ void require_fitting(const RecordArguments& arguments) {
     throw UsageError(
         "record: --cases, --ids, --seed and --draft-steps say what to record of --config or "
         "--checkpoint: --from has its cases");
+  // A golden file that is trusted would have our own taps from then on.
+  std::error_code none;
+  if (!arguments.from.empty() && (arguments.from == arguments.out ||
+                                  std::filesystem::equivalent(arguments.from, arguments.out, none)))
+    throw UsageError(
+        text("record: --out ", printable(arguments.out), " is read: expected another file"));
   if (arguments.with_weights && arguments.checkpoint.empty())
     throw UsageError("record: --with-weights stores those of --checkpoint: expected --checkpoint");
 }
@@ -196,6 +203,7 @@ std::function<Exit()> add_options(CLI::App& app) {
   app.add_option("--out", arguments->out,
                  "File to write; what is there stays until the new one is whole")
       ->type_name("FILE")
+      ->check(not_empty())
       ->required();
   add_number(app, "--seed", arguments->seed, std::uint64_t(0),
              std::numeric_limits<std::uint64_t>::max(), "Seed of weights and tokens (default 0)");

@@ -16,6 +16,7 @@
 #include "verify/cli_executor.hpp"
 #include "verify/device_repro.hpp"
 #include "verify/dump_run.hpp"
+#include "verify/fault_effect.hpp"
 #include "verify/fault_text.hpp"
 #include "verify/golden_case.hpp"
 #include "verify/hdf5_text.hpp"
@@ -262,12 +263,19 @@ Exit run(const RunArguments& arguments) {
   if (arguments.numeric && rows > most_numeric_rows)
     throw UsageError(
         text("--numeric: ", rows, " rows and context rows: expected at most ", most_numeric_rows));
+  std::vector<PlaceVisit> visits;
+  if (!faults.empty()) configuration.visits = &visits;
   const ViewRunResult result = run_views(configuration, true);
+  configuration.visits = nullptr;
   try {
     require_met(faults, hits, result, "--fault");
   } catch (const ConfigError& error) {
     throw UsageError(error.what());
   }
+  for (const InjectedFault& fault : faults)
+    if (const std::string why = why_without_effect(fault, visits, plan.parallel);
+        !why.empty() && result.error.empty())
+      throw UsageError(text("--fault ", to_string(fault), " changes nothing: ", why));
   configuration.fault_hits = nullptr;
   std::optional<UnshardedComparison> numbers;
   if (arguments.numeric) {
@@ -328,7 +336,8 @@ Exit run(const RunArguments& arguments) {
               << "; rows of every rank\n";
     print_views(std::cout, result, use_colour());
     print_findings(std::cout, result);
-    std::cout << plural(std::int64_t(result.findings.size()), "finding") << '\n';
+    std::cout << plural(std::int64_t(result.findings.size()), "finding")
+              << (result.error.empty() ? "\n" : " before the run stopped\n");
     if (blame) print_repairs(std::cout, *blame, search);
     if (numbers) {
       for (std::size_t i = 0; i < std::min<std::size_t>(numbers->findings.size(), 20); ++i)
@@ -336,7 +345,8 @@ Exit run(const RunArguments& arguments) {
       if (!numbers->error.empty()) std::cout << "numbers stopped: " << numbers->error << '\n';
       std::cout << "numbers: " << plural(numbers->taps, "tap") << " of "
                 << plural(numbers->values, "value") << " beside the unsharded model, "
-                << plural(std::int64_t(numbers->findings.size()), "tap") << " differ; worst "
+                << plural(std::int64_t(numbers->findings.size()), "tap")
+                << (numbers->findings.size() == 1 ? " differs" : " differ") << "; worst "
                 << numbers->worst << " of "
                 << (executor.wide ? "the largest value" : "max(1, the largest value)")
                 << ", allowed " << unsharded_bound(executor).relative
@@ -455,7 +465,8 @@ std::shared_ptr<RunArguments> add_arguments(CLI::App& app) {
   add_executor_options(app, arguments->executor);
   app.add_option("--dump", arguments->dump,
                  "Writes what every rank has into FOLDER/dump.rank<R>.h5, with --numeric")
-      ->type_name("FOLDER");
+      ->type_name("FOLDER")
+      ->check(not_empty());
   app.add_flag("--strip", arguments->strip,
                "Dumps without annotations: rows and columns are left to the reader");
   add_numbers(app, "--aux-layers", arguments->aux_layers,

@@ -9,6 +9,7 @@
 #include "reference/program/error.hpp"
 #include "tokenview_version.hpp"
 #include "verify/cli.hpp"
+#include "verify/cli_options.hpp"
 #include "verify/cli_run.hpp"
 #include "verify/data_folder.hpp"
 #include "verify/hdf5_text.hpp"
@@ -49,7 +50,18 @@ ReportRecord record_of(const Scenario& before, const Shrunk& shrunk) {
   return record;
 }
 
+void require_two_files(const ShrinkArguments& arguments) {
+  const auto path = [](const std::string& name) {
+    return std::filesystem::weakly_canonical(std::filesystem::absolute(name));
+  };
+  if (!arguments.out.empty() && !arguments.boost_test.empty() &&
+      path(arguments.out) == path(arguments.boost_test))
+    throw UsageError(text("shrink: --out and --boost-test: both are ", printable(arguments.out),
+                          ", expected two files"));
+}
+
 Exit shrink(const ShrinkArguments& arguments) {
+  require_two_files(arguments);
   const Scenario before =
       arguments.name.empty() ? arguments.run.scenario() : scenario_named(arguments.name, [] {
         return default_data_folder("scenarios", ".json", build::data_dir);
@@ -104,10 +116,12 @@ std::function<Exit()> add_options(CLI::App& app) {
     if (option != name && option != app.get_help_ptr() && !option->check_name("--format"))
       name->excludes(option);
   app.add_option("--out", arguments->out, "Writes the small configuration as a scenario, for repro")
-      ->type_name("FILE.json");
+      ->type_name("FILE.json")
+      ->check(not_empty());
   app.add_option("--boost-test", arguments->boost_test,
                  "Writes a Boost.Test program that fails as long as it does")
-      ->type_name("FILE.cpp");
+      ->type_name("FILE.cpp")
+      ->check(not_empty());
   return [arguments] { return shrink(*arguments); };
 }
 

@@ -24,29 +24,51 @@ class DumpDiff {
 
   DumpDiffResult run() {
     for (const std::int64_t rank : dump_.missing_ranks())
-      missing(-1, 0, text("rank ", rank), text("no file has this rank of ", dump_.world_size()));
+      result_.taps.push_back(told(-1, 0, text("rank ", rank), Verdict::missing, "missing",
+                                  text("no file has this rank of ", dump_.world_size())));
     for (const std::int64_t number : dump_.steps()) find_stages(number);
     for (const auto& [number, stages] : stages_) compare_step(number, stages);
     result_.not_compared.assign(names_not_compared_.begin(), names_not_compared_.end());
-    result_.not_captured.assign(names_not_captured_.begin(), names_not_captured_.end());
+    for (const std::int64_t pass : passes_not_captured_)
+      result_.not_captured.push_back(pass < 0 ? "all of the target"
+                                              : text("all of draft step ", pass));
+    result_.not_captured.insert(result_.not_captured.end(), names_not_captured_.begin(),
+                                names_not_captured_.end());
     for (const TapDiff& tap : result_.taps) {
       result_.failed += tap.failed();
-      result_.compared += tap.verdict != Verdict::missing;
+      result_.compared += tap.was_compared();
       result_.values += tap.values;
     }
     return std::move(result_);
   }
 
  private:
-  void missing(std::int64_t number, std::int64_t dp, const std::string& tap, std::string detail) {
+  /// What is not right of a step beside the values of its taps.
+  struct Lacks {
+    std::vector<TapDiff> causes;  // a rank without the step, or with other inputs: all follows
+    std::vector<TapDiff> taps;    // that are missing
+    std::vector<TapDiff> ends;    // where the run stopped
+  };
+
+  static TapDiff told(std::int64_t number, std::int64_t dp, const std::string& tap, Verdict verdict,
+                      const std::string& called, std::string detail) {
     TapDiff diff;
     diff.step = number;
     diff.dp = dp;
     diff.tap = tap;
-    diff.verdict = Verdict::missing;
-    diff.called = "missing";
+    diff.verdict = verdict;
+    diff.called = called;
     diff.detail = std::move(detail);
-    (number < 0 ? result_.taps : missing_[number]).push_back(std::move(diff));
+    return diff;
+  }
+
+  void cause(std::int64_t number, std::int64_t dp, const std::string& what, Verdict verdict,
+             const std::string& called, std::string detail) {
+    lacks_[number].causes.push_back(told(number, dp, what, verdict, called, std::move(detail)));
+  }
+  void missing(const StageStep& stage, const std::string& tap, std::string detail) {
+    lacks_[stage.number].taps.push_back(
+        told(stage.number, stage.dp, tap, Verdict::missing, "missing", std::move(detail)));
   }
 
   void find_stages(std::int64_t number) {
@@ -54,8 +76,8 @@ class DumpDiff {
     for (const DumpRank& rank : dump_.ranks()) {
       const auto found = rank.steps.find(number);
       if (found == rank.steps.end()) {
-        missing(number, rank.at.dp, text("step ", number),
-                text("rank ", rank.at.world, " does not have it, other ranks do"));
+        cause(number, rank.at.dp, text("rank ", rank.at.world), Verdict::missing, "missing",
+              text("rank ", rank.at.world, " does not have this step, other ranks do"));
         continue;
       }
       if (found->second.dummy) continue;
@@ -84,26 +106,51 @@ class DumpDiff {
       const DumpStep& step = stage.of(*rank);
       std::set<std::string> lost;
       for (const std::string& name : step.lost) {
-        missing(stage.number, stage.dp, name_in_manifest(name),
+        missing(stage, name_in_manifest(name),
                 text("lost: the manifest of rank ", rank->at.world, " names ", printable(name),
                      ", and there is no data set"));
         lost.insert(name_in_manifest(name));
       }
       for (const std::string& name : names)
         if (!step.taps.contains(name) && !lost.contains(name))
-          missing(stage.number, stage.dp, name,
-                  text("rank ", rank->at.world, " does not have it, other ranks do"));
-      if (!step.stopped.empty() && rank == stage.ranks.front())
-        missing(stage.number, stage.dp, "the rest of the step",
-                "the run stopped: " + printable(step.stopped));
+          missing(stage, name, text("rank ", rank->at.world, " does not have it, other ranks do"));
       if (!step.has_manifest && !(step.inputs && step.inputs->input_ids))
-        missing(stage.number, stage.dp, "inputs",
-                text("rank ", rank->at.world, " has neither inputs nor a manifest"));
-      if (step.inputs != stage.of(*stage.ranks.front()).inputs)
-        missing(stage.number, stage.dp, "inputs",
-                text("rank ", rank->at.world, " has other inputs than rank ",
-                     stage.ranks.front()->at.world));
+        cause(stage.number, stage.dp, "inputs", Verdict::missing, "missing",
+              text("rank ", rank->at.world, " has neither inputs nor a manifest"));
+      const DumpRank& front = *stage.ranks.front();
+      if (step.inputs != stage.of(front).inputs)
+        cause(stage.number, stage.dp, "inputs", Verdict::inputs,
+              text("other inputs than those of rank ", front.at.world),
+              text("rank ", rank->at.world, " has ", tokens_in_words(step), ", rank ",
+                   front.at.world, " has ", tokens_in_words(stage.of(front))));
     }
+    find_stop(stage);
+  }
+
+  static std::string tokens_in_words(const DumpStep& step) {
+    if (!step.inputs || !step.inputs->input_ids) return "no input_ids";
+    return plural(std::ssize(*step.inputs->input_ids), "token");
+  }
+
+  /// Where the run ended: behind the last tap that every rank of the stage has.
+  void find_stop(const StageStep& stage) {
+    const std::string& why = stage.of(*stage.ranks.front()).stopped;
+    if (why.empty()) return;
+    std::optional<std::string> last;
+    for (const DumpRank* rank : stage.ranks) {
+      std::string of_rank;
+      for (const auto& [name, tap] : stage.of(*rank).taps)
+        if (of_rank.empty() || InProgramOrder()(of_rank, name)) of_rank = name;
+      if (!last || of_rank.empty() || InProgramOrder()(of_rank, *last)) last = of_rank;
+    }
+    std::string called = "missing: the run stopped";
+    called += last->empty() ? " before the first tap" : " after " + printable(*last);
+    if (stage.trusted != nullptr && !last->empty()) {
+      const auto next = stage.trusted->taps().upper_bound(*last);
+      if (next != stage.trusted->taps().end()) called += ", before " + printable(*next);
+    }
+    lacks_[stage.number].ends.push_back(told(stage.number, stage.dp, "the rest of the step",
+                                             Verdict::missing, called, "the run stopped: " + why));
   }
 
   /// "taps/model.norm" -> "target/model.norm", "mtp/step0/mtp.fc" -> "step0/mtp.fc".
@@ -126,8 +173,8 @@ class DumpDiff {
       const char* const other =
           step.inputs && inputs != nullptr ? step.inputs->difference(*inputs) : nullptr;
       if (other != nullptr)
-        missing(number, stage.dp, text("inputs/", other),
-                "is not that of " + stage.trusted->name());
+        cause(number, stage.dp, text("inputs/", other), Verdict::inputs,
+              "other inputs than those of " + printable(stage.trusted->name()), "");
     }
     const bool stopped = std::ranges::any_of(stages, [](const StageStep& stage) {
       return !stage.of(*stage.ranks.front()).stopped.empty();
@@ -262,9 +309,15 @@ class DumpDiff {
       }
     }
     if (dump_.parallel().pp > 1) return;  // a stage has its own layers only
+    std::set<std::int64_t> passes;
+    for (const std::string& name : names) passes.insert(tap_place(name).pass);
     for (const std::string& name : stage.trusted->taps())
       if (!used.contains(name)) {
-        names_not_captured_.insert(name_of(name));
+        const std::int64_t pass = tap_place(name).pass;
+        if (passes.contains(pass) || pass_of(name).empty())
+          names_not_captured_.insert(name_of(name));
+        else
+          passes_not_captured_.insert(pass);
         ++result_.not_captured_taps;
       }
   }
@@ -309,22 +362,26 @@ class DumpDiff {
     }
   }
 
-  /// The taps of a step in program order, with what is missing where it would be.
+  /// What all of a step follows from; its taps in program order, with what is missing where it
+  /// would be; where the run stopped.
   void collect(std::int64_t number, std::vector<ExplainedTap>& taps) {
-    std::vector<TapDiff> all = std::move(missing_[number]);
+    Lacks& lacks = lacks_[number];
+    std::vector<TapDiff>& all = lacks.taps;
     for (ExplainedTap& tap : taps) all.push_back(std::move(tap.diff));
     std::ranges::stable_sort(all, InProgramOrder(), &TapDiff::tap);
-    result_.taps.insert(result_.taps.end(), std::make_move_iterator(all.begin()),
-                        std::make_move_iterator(all.end()));
+    for (std::vector<TapDiff>* part : {&lacks.causes, &all, &lacks.ends})
+      result_.taps.insert(result_.taps.end(), std::make_move_iterator(part->begin()),
+                          std::make_move_iterator(part->end()));
   }
 
   TrustedSide& side_;
   const DumpFile& dump_;
   const DumpDiffOptions& options_;
   std::map<std::int64_t, std::vector<StageStep>> stages_;  // by step
-  std::map<std::int64_t, std::vector<TapDiff>> missing_;   // by step
+  std::map<std::int64_t, Lacks> lacks_;                    // by step
   std::map<std::pair<const GoldenCase*, DType>, std::unique_ptr<TapErrorModel>> errors_;
   std::set<std::string, InProgramOrder> names_not_compared_, names_not_captured_;
+  std::set<std::int64_t> passes_not_captured_;  // -1: the target
   DumpDiffResult result_;
 };
 
@@ -336,6 +393,7 @@ const char* to_string(TapDiff::Verdict verdict) {
       return "match";
     case Verdict::difference:
     case Verdict::layout:
+    case Verdict::inputs:
       return "difference";
     case Verdict::missing:
       return "missing";

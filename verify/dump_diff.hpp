@@ -37,6 +37,7 @@ struct TapDiff {
     difference,  // of values
     layout,      // right values, held otherwise than what follows requires
     missing,     // lost, or other ranks have it
+    inputs,      // of the step, that are not those of other ranks or of the case
   };
   std::int64_t step = 0, dp = 0;
   std::string case_name;
@@ -48,19 +49,22 @@ struct TapDiff {
   double max_abs = 0, relative_l2 = 0;
   std::string kind;    // of what is held: "full", "shard", "partial", "columns"
   std::string called;  // what is wrong: "shard where full is required"
-  std::string detail;
+  std::string detail;  // may have several lines
   std::string repair;  // of a layout: the move that is missing, and where; empty: no single one
   std::vector<RankHolding> ranks;
 
   bool failed() const { return verdict != Verdict::match; }
+  bool was_compared() const { return verdict != Verdict::missing && verdict != Verdict::inputs; }
 };
 const char* to_string(TapDiff::Verdict verdict);
 
 struct DumpDiffResult {
-  std::vector<TapDiff> taps;              // step by step, in program order
+  std::vector<TapDiff> taps;              // step by step, in program order; what a rank lacks as a
+                                          // whole, or has other inputs for, stands first
   std::vector<std::string> not_compared;  // names of the dump without counterpart, each once
   std::int64_t not_compared_taps = 0;     // and how many taps these are
-  std::vector<std::string> not_captured;  // names of the trusted side that the dump does not have
+  std::vector<std::string> not_captured;  // names of the trusted side that the dump does not have;
+                                          // first "all of draft step 2"
   std::int64_t not_captured_taps = 0;
   std::vector<std::string> skipped;  // steps and dp ranks without a case, in words
   std::vector<std::string> notes;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <ostream>
+#include <sstream>
 
 #include "verify/hdf5_text.hpp"
 #include "verify/report.hpp"
@@ -22,7 +23,7 @@ constexpr std::size_t max_names = 6;   // of what is not compared
 const TapDiff* worst_of(const DumpDiffResult& result) {
   const TapDiff* worst = nullptr;
   for (const TapDiff& tap : result.taps)
-    if (tap.verdict != TapDiff::Verdict::missing && tap.bound.metric != std::string("rows") &&
+    if (tap.was_compared() && tap.values > 0 && tap.bound.metric != std::string("rows") &&
         tap.bound.observed > 0 && (worst == nullptr || tap.bound.ratio() > worst->bound.ratio()))
       worst = &tap;
   return worst;
@@ -34,6 +35,9 @@ std::string place_of(const TapDiff& tap, bool has_dp) {
   return place + printable(tap.tap);
 }
 
+/// False where a tap fails and its values do not: the number is no reason.
+bool has_number(const TapDiff& tap) { return !tap.failed() || !tap.bound.holds(); }
+
 std::string observed_in_words(const TapDiff& tap) {
   if (tap.bound.metric == std::string("rows"))
     return fmt::format("{} of ids differ", plural(std::int64_t(tap.bound.observed), "row"));
@@ -42,12 +46,20 @@ std::string observed_in_words(const TapDiff& tap) {
                      tap.bound.allowed);
 }
 
+std::vector<std::string> lines_of(const std::string& detail) {
+  std::vector<std::string> lines;
+  std::istringstream in(detail);
+  for (std::string line; std::getline(in, line);) lines.push_back(printable(line));
+  return lines;
+}
+
 std::string line_of(const TapDiff& tap, bool has_dp) {
   std::string line = place_of(tap, has_dp);
-  for (const std::string& part :
-       {tap.called, tap.verdict == TapDiff::Verdict::layout ? "" : observed_in_words(tap)})
+  const bool is_part = tap.called.empty() && !has_number(tap);
+  for (const std::string& part : {is_part ? "right as far as it is there" : tap.called,
+                                  has_number(tap) ? observed_in_words(tap) : ""})
     if (!part.empty()) line += (line.ends_with(':') ? " " : ": ") + part;
-  if (!tap.detail.empty()) line += "; " + printable(tap.detail);
+  for (const std::string& detail : lines_of(tap.detail)) line += "; " + detail;
   return line;
 }
 
@@ -90,7 +102,8 @@ class TextReport {
   void print_all() {
     for (const TapDiff& tap : result_.taps)
       out_ << fmt::format("{:<6}{:<62} {:<8} {}\n", tap.failed() ? "FAIL" : "ok",
-                          place_of(tap, has_dp_), tap.kind, observed_in_words(tap));
+                          place_of(tap, has_dp_), tap.kind,
+                          has_number(tap) ? observed_in_words(tap) : tap.called);
   }
 
   void print_first(const TapDiff& first) {
@@ -111,10 +124,10 @@ class TextReport {
     if (shown < first.ranks.size())
       out_ << fmt::format("  and {} more ranks\n", first.ranks.size() - shown);
     const std::string observed = observed_in_words(first);
-    if (!observed.empty() && first.verdict == TapDiff::Verdict::difference)
+    if (!observed.empty() && has_number(first))
       out_ << "  observed " << observed << ", max|error| "
            << fmt::format("{:.2g}, relative L2 {:.2g}", first.max_abs, first.relative_l2) << '\n';
-    if (!first.detail.empty()) out_ << "  " << printable(first.detail) << '\n';
+    for (const std::string& line : lines_of(first.detail)) out_ << "  " << line << '\n';
     if (!first.repair.empty()) out_ << "  suggest " << printable(first.repair) << '\n';
   }
 
@@ -195,7 +208,7 @@ void write_dump_diff(std::ostream& out, const DiffSides& sides, const DumpDiffRe
         .step = pass.empty() ? std::nullopt : std::optional(pass),
         .tap = name_of(tap.tap),
         .verdict = to_string(tap.verdict)};
-    if (tap.values > 0 || tap.bound.observed > 0) {
+    if ((tap.values > 0 || tap.bound.observed > 0) && has_number(tap)) {
       record.observed = tap.bound.observed;
       record.allowed = tap.bound.allowed;
       record.more.emplace_back("metric", tap.bound.metric);

@@ -74,6 +74,10 @@ PlacedTap<S> placed(const std::vector<HeldTensor<S>>& ranks, std::int64_t dp, st
     for (const RowRun& run : held.rows.runs())
       for (std::int32_t i = 0; i < run.count; ++i) {
         ++r;
+        if (run.kind == RowKind::mix) {
+          result.strangers.push_back({held.at, r});
+          continue;
+        }
         if (run.kind != RowKind::token || run.dp != dp) continue;
         RowRun row = run;
         row.first += i;
@@ -147,16 +151,25 @@ PlacedTap<S> placed(const NamedView& view, const std::vector<RankTaps>& taps, st
 template <class S>
 std::vector<std::string> PlacedTap<S>::problems() const {
   std::vector<std::string> lines;
+  const auto in_words = [](const Rows& rows, const char* one, const char* several) {
+    return text(rows.size() == 1 ? "row " : "rows ", to_string(rows),
+                rows.size() == 1 ? one : several);
+  };
   for (const RankCoordinates& at : without) lines.push_back(text("rank ", at.world, " has none"));
   for (const auto& [at, expected, actual] : other_shapes)
     lines.push_back(text("rank ", at.world, " has ", actual, ", its view says ", expected));
-  for (const auto& [at, row] : strangers)
-    lines.push_back(text("rank ", at.world, " row ", row, " has no row in the golden"));
+  for (auto begin = strangers.begin(); begin != strangers.end();) {
+    const std::int64_t rank = begin->at.world;
+    Rows rows;
+    for (; begin != strangers.end() && begin->at.world == rank; ++begin)
+      rows.append({std::int32_t(begin->row), 1});
+    lines.push_back(text("rank ", rank, ' ', in_words(rows, " is no row", " are no rows"),
+                         " of the trusted tensor"));
+  }
   if (!absent_rows.empty()) {
     Rows rows;
     for (const std::int64_t row : absent_rows) rows.append({std::int32_t(row), 1});
-    lines.push_back(text(absent_rows.size() == 1 ? "row " : "rows ", to_string(rows),
-                         absent_rows.size() == 1 ? " is" : " are", " on no rank"));
+    lines.push_back(in_words(rows, " is on no rank", " are on no rank"));
   }
   return lines;
 }

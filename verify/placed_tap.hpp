@@ -52,7 +52,7 @@ struct PlacedTap {
     RankCoordinates at;
     std::int64_t row;
   };
-  std::vector<Stranger> strangers;        // token rows that the trusted tensor has not
+  std::vector<Stranger> strangers;        // tokens that the trusted tensor has not, and mixed rows
   std::vector<std::int64_t> absent_rows;  // the trusted tensor's that no rank holds in all columns,
                                           // and of which not all summands are there either
 

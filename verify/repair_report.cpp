@@ -2,6 +2,7 @@
 #include "verify/repair_report.hpp"
 
 #include <ostream>
+#include <set>
 
 namespace tokenview {
 
@@ -11,7 +12,9 @@ void print_repairs(std::ostream& out, const Blame& blame, const RepairSearch& se
     out << "suggest nothing: of " << plural(search.tried, "change") << " tried none makes it clean"
         << (search.complete ? "\n" : "; the search was cut short\n");
   const char* label = "suggest ";
+  std::set<std::string> said;  // one that two kinds of edits make is one to a person
   for (const Repair& repair : search.repairs) {
+    if (!said.insert(repair.words).second) continue;
     out << label << repair.words << (repair.holds ? "\n" : "; not at every row count\n");
     label = "or      ";
   }

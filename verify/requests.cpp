@@ -53,11 +53,17 @@ class RequestReader {
   Request request() {
     Request request;
     request.tokens = number();
-    for (bool more = true; more;) {
-      more = false;
-      if (take('c')) request.context = number(), more = true;
-      if (take('v')) request.verified = number(), more = true;
-      if (take('r')) request.rejected = number(), more = true;
+    for (std::string given; !rest_.empty();) {
+      const char letter = rest_.front();
+      std::int64_t* const part = letter == 'c'   ? &request.context
+                                 : letter == 'v' ? &request.verified
+                                 : letter == 'r' ? &request.rejected
+                                                 : nullptr;
+      if (part == nullptr) break;
+      if (given.find(letter) != std::string::npos) refuse(text('\'', letter, "' is given twice"));
+      given += letter;
+      take(letter);
+      *part = number();
     }
     if (request.tokens == 0 && request.context > 0)
       refuse(text("a request with a context of ", request.context, " and no row of its own"));
