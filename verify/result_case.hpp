@@ -15,6 +15,8 @@ struct ResultTap {
   std::string step = {}, name = {};                             // "target", "model.layers.0.mlp"
   std::int64_t stage = 0;                                       // of the pipeline
   std::vector<std::string> rows = {}, sums = {}, columns = {};  // [rank of the stage]; or no view
+  std::vector<std::string> required = {};  // [rank of the stage] where it fails and that is known
+  std::vector<std::int64_t> ranks = {};    // of the world, whose those are; empty: 0, 1, ...
   bool is_compared = false;
   std::optional<double> observed = {}, allowed = {};
   std::string metric = {}, verdict = {}, detail = {};
@@ -38,7 +40,8 @@ struct Problem {
   std::string rule = {};   // "rows", "completeness", ...; "difference", "missing", "error", ...
   std::string place = {};  // a tap or a module; may be empty
   std::string operation = {}, tensor = {}, expected = {}, actual = {};
-  std::string after = {};  // the place of the tensor that was named last before it
+  std::string after = {};   // the place of the tensor that was named last before it
+  std::string called = {};  // what it is called: "shard where full is required"; may be empty
   std::int64_t first_bad_row = -1;
   std::vector<std::int64_t> ranks = {};
   std::string message = {};  // one line
@@ -48,7 +51,7 @@ struct Problem {
 
 enum class Outcome { passed, failed, error };
 
-/// One configuration, or one case of a golden file.
+/// One configuration, one case of a golden file, or one step of a dp rank of a dump.
 struct ResultCase {
   std::string source = {};  // the report file
   std::string verb = {};    // "check", "check --matrix", "run", ...

@@ -2,8 +2,9 @@
 #include "verify/result_reader.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
-#include <iterator>
+#include <limits>
 #include <map>
 #include <set>
 #include <sstream>
@@ -23,9 +24,56 @@ std::string joined_by(const char* separator, const std::vector<std::string>& wor
   return all;
 }
 
-std::vector<std::string> words_of(const std::string& line) {
-  std::istringstream in(line);
-  return {std::istream_iterator<std::string>(in), {}};
+/// What each rank holds, of "[0,1] columns 0/2 [0,1] columns 1/2".
+std::vector<std::string> by_rank(const std::string& maps) {
+  std::vector<std::string> ranks;
+  for (std::size_t begin = 0, end; begin < maps.size(); begin = end + 1) {
+    end = std::min(maps.find(" [", begin), maps.size());
+    ranks.push_back(maps.substr(begin, end - begin));
+  }
+  return ranks;
+}
+
+/// Puts what the ranks hold, "[0,1] columns 0/2 partial 1/2" each, into `tap`.
+void hold(ResultTap& tap, const std::vector<std::string>& ranks) {
+  tap.rows.clear();
+  tap.sums.clear();
+  tap.columns.clear();
+  for (const std::string& held : ranks) {
+    std::istringstream words(held);
+    std::string rows, columns = "all", sum;
+    words >> rows;
+    for (std::string word; words >> word;) {
+      if (word == "columns")
+        words >> columns;
+      else
+        sum += (sum.empty() ? "" : " ") + word;
+    }
+    tap.rows.push_back(rows);
+    tap.sums.push_back(sum.empty() ? "complete" : sum);
+    tap.columns.push_back(columns);
+  }
+}
+
+/// Observed / allowed; infinity where that is no number.
+double ratio_of(const std::optional<double>& observed, const std::optional<double>& allowed) {
+  if (observed.value_or(0) == 0) return 0;
+  const double ratio = *observed / allowed.value_or(1);
+  return std::isnan(ratio) ? std::numeric_limits<double>::infinity() : ratio;
+}
+
+/// Why a tap fails: what that is called, and its numbers, which may be within what is allowed.
+std::string failure_in_words(const ReportRecord& record) {
+  const std::string called = text_in(record, "called"), detail = text_in(record, "detail");
+  std::string numbers;
+  const bool is_over = record.observed && record.allowed && !(*record.observed <= *record.allowed);
+  if (record.observed && record.allowed)
+    numbers =
+        text(text_in(record, "metric"), ' ', *record.observed, " of ", *record.allowed, " allowed");
+  if (!called.empty()) return joined_by("; ", {called, is_over ? numbers : "", detail});
+  return joined_by(
+      "; ", {joined_by(is_over ? ", " : ", but ", {record.verdict.value_or("difference"), numbers}),
+             detail});
 }
 
 /// A verdict of a case or of a whole run that is as it should be.
@@ -88,6 +136,24 @@ class Sorter {
     std::optional<double> seconds;
   };
 
+  /// What a record is about. What a diff says of a dump has a step, and is kept apart by dp rank;
+  /// what is missing of a step has no case, and what is missing of all steps is of none.
+  struct Subject {
+    std::string file, case_name;
+    std::int64_t step = -1, dp = 0;
+
+    bool is_step() const { return step >= 0; }
+    auto operator<=>(const Subject&) const = default;
+  };
+
+  static Subject subject_of(const ReportRecord& record) {
+    const std::string file = record.file.value_or("");
+    if (std::ranges::find(record.more, "engine_step", [](const auto& key) { return key.first; }) ==
+        record.more.end())
+      return {file, record.case_name.value_or("")};
+    return {file, "", whole_in(record, "engine_step"), whole_in(record, "dp")};
+  }
+
   /// A configuration whose records come.
   struct Pending {
     ResultCase result;
@@ -96,16 +162,15 @@ class Sorter {
   };
 
   Pending& pending(const ReportRecord& record) {
-    return pending_[{record.file.value_or(""), record.case_name.value_or("")}];
+    Pending& of = pending_[subject_of(record)];
+    if (of.result.name.empty()) of.result.name = record.case_name.value_or("");
+    return of;
   }
 
-  /// The tap of a record. Steps of an engine and stages of a pipeline may use a name again.
+  /// The tap of a record. Stages of a pipeline may use a name again.
   ResultTap& tap_of(Pending& of, const ReportRecord& record) {
-    std::string step = record.step.value_or("");
-    const std::string name = record.tap.value_or("");
-    const std::int64_t stage = whole_in(record, "stage"),
-                       engine_step = whole_in(record, "engine_step");
-    if (engine_step > 0) step = text("engine step ", engine_step, ", ", step);
+    const std::string step = record.step.value_or(""), name = record.tap.value_or("");
+    const std::int64_t stage = whole_in(record, "stage");
     const std::string key = step + '/' + name;
     auto place = of.taps.find(key);
     if (place != of.taps.end() && stage != of.result.taps[place->second].stage)
@@ -132,19 +197,18 @@ class Sorter {
     ResultTap& tap = tap_of(of, record);
     const bool failed = flag_in(record, "failed");
     tap.values += whole_in(record, "values");
-    if (const std::string held = text_in(record, "held"); !held.empty()) tap.rows = words_of(held);
-    const auto ratio = [](const std::optional<double>& observed, std::optional<double> allowed) {
-      return observed.value_or(0) == 0 ? 0 : *observed / allowed.value_or(1);
-    };
+    if (const auto held = by_rank(text_in(record, "held")); !held.empty()) hold(tap, held);
+    for (const double rank : numbers_in(record, "ranks")) tap.ranks.push_back(std::int64_t(rank));
+    if (failed) tap.required = by_rank(text_in(record, "required"));
     // Of several records of one tap, those of the ranks, the worst.
     if (!tap.is_compared || (failed && !tap.failed) ||
         (failed == tap.failed &&
-         !(ratio(record.observed, record.allowed) <= ratio(tap.observed, tap.allowed)))) {
+         ratio_of(record.observed, record.allowed) > ratio_of(tap.observed, tap.allowed))) {
       tap.observed = record.observed;
       tap.allowed = record.allowed;
       tap.metric = text_in(record, "metric");
       tap.verdict = record.verdict.value_or("");
-      tap.detail = text_in(record, "detail");
+      tap.detail = joined_by("; ", {text_in(record, "called"), text_in(record, "detail")});
     }
     // Data-parallel ranks have rows of their own, one rank after the other.
     const std::vector<double> ratios = numbers_in(record, "row_ratios");
@@ -152,17 +216,15 @@ class Sorter {
     tap.is_compared = true;
     tap.failed = tap.failed || failed;
     if (!failed) return;
-    std::string message = tap.place() + ": " + record.verdict.value_or("difference");
-    if (record.observed && record.allowed)
-      message += text(", ", text_in(record, "metric"), ' ', *record.observed, " of ",
-                      *record.allowed, " allowed");
     add_problem(of, record,
                 {.rule = record.verdict.value_or("difference"),
                  .place = tap.place(),
                  .expected = text_in(record, "required"),
                  .actual = text_in(record, "held"),
-                 .message = joined_by(
-                     "; ", {message, text_in(record, "called"), text_in(record, "detail")})});
+                 .called = text_in(record, "called"),
+                 .message = tap.place() + ": " + failure_in_words(record)});
+    const std::string repair = text_in(record, "repair");
+    if (of.result.problems.size() == 1 && !repair.empty()) of.result.repairs = {repair};
   }
 
   void take_call(const ReportRecord& record) {
@@ -247,7 +309,7 @@ class Sorter {
 
   void take_case(const ReportRecord& record) {
     Pending of = std::move(pending(record));
-    pending_.erase({record.file.value_or(""), record.case_name.value_or("")});
+    pending_.erase(subject_of(record));
     ResultCase& result = of.result;
     result.file = record.file.value_or("");
     result.name = record.case_name.value_or("");
@@ -309,15 +371,7 @@ class Sorter {
       results_.cases.push_back(std::move(result));
       pending_.erase(own);
     }
-    for (auto& [key, of] : pending_) {  // without a record of their own: of `diff`; unreadable
-      of.result.file = key.first;
-      of.result.name = key.second.empty() ? key.first : key.second;
-      if (of.result.problems.empty() && of.result.taps.empty()) continue;
-      if (of.result.outcome == Outcome::passed && !of.result.problems.empty())
-        of.result.outcome = Outcome::failed;
-      results_.cases.push_back(std::move(of.result));
-    }
-    pending_.clear();
+    take_the_rest();
     const auto of_run = std::ranges::subrange(results_.cases.begin() + std::ptrdiff_t(first_case_),
                                               results_.cases.end());
     if (!is_good(verdict) && std::ranges::all_of(of_run, [](const ResultCase& result) {
@@ -325,6 +379,51 @@ class Sorter {
         }))
       fail(new_case("", "", verb), verdict);  // the whole is worse than its parts say
     end_run({verb, verdict, number_in(record, "seconds")});
+  }
+
+  /// Configurations without a record of their own: steps of a dump, files that cannot be read.
+  void take_the_rest() {
+    std::vector<Problem> of_all_steps;
+    for (auto own = pending_.begin(); own != pending_.end(); ++own) {
+      const auto& [file, case_name, step, dp] = own->first;
+      ResultCase& result = own->second.result;
+      if (!own->first.is_step()) {
+        of_all_steps.clear();
+        const auto next = std::next(own);
+        if (next != pending_.end() && next->first.is_step() && next->first.file == file) {
+          of_all_steps = std::move(result.problems);
+          continue;
+        }
+      }
+      if (result.problems.empty() && result.taps.empty()) continue;
+      result.file = file;
+      if (result.name.empty()) result.name = file;
+      if (step > 0) result.name += text(", engine step ", step);
+      if (dp > 0) result.name += text(", dp rank ", dp);
+      if (!of_all_steps.empty()) {
+        result.problems.insert(result.problems.begin(), of_all_steps.begin(), of_all_steps.end());
+        result.repairs.clear();  // of what is a consequence
+      }
+      name_worst(result);
+      if (result.outcome == Outcome::passed && !result.problems.empty())
+        result.outcome = Outcome::failed;
+      results_.cases.push_back(std::move(result));
+    }
+    pending_.clear();
+  }
+
+  /// The tap that is nearest to its limit, or furthest over it.
+  static void name_worst(ResultCase& result) {
+    double worst = 0;
+    for (const ResultTap& tap : result.taps) {
+      const double ratio = ratio_of(tap.observed, tap.allowed);
+      if (!tap.allowed || tap.metric == "rows" || ratio <= worst) continue;
+      worst = ratio;
+      result.observed = tap.observed;
+      result.allowed = tap.allowed;
+      result.metric = tap.metric;
+      result.worst_place = tap.place();
+    }
   }
 
   void fail(ResultCase& result, const std::string& verdict) const {
@@ -372,7 +471,7 @@ class Sorter {
   std::size_t first_case_;
   std::size_t line_ = 0;
   bool is_open_ = false;  // records came since the last run ended
-  std::map<std::pair<std::string, std::string>, Pending> pending_;  // by file and case
+  std::map<Subject, Pending> pending_;
 };
 
 }  // namespace
