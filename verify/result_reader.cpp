@@ -216,12 +216,14 @@ class Sorter {
     tap.is_compared = true;
     tap.failed = tap.failed || failed;
     if (!failed) return;
+    const std::string verdict = record.verdict.value_or("difference");
+    const std::string called = text_in(record, "called");
     add_problem(of, record,
-                {.rule = record.verdict.value_or("difference"),
+                {.rule = verdict,
                  .place = tap.place(),
                  .expected = text_in(record, "required"),
                  .actual = text_in(record, "held"),
-                 .called = text_in(record, "called"),
+                 .called = called == verdict ? "" : called,
                  .message = tap.place() + ": " + failure_in_words(record)});
     const std::string repair = text_in(record, "repair");
     if (of.result.problems.size() == 1 && !repair.empty()) of.result.repairs = {repair};
@@ -371,7 +373,10 @@ class Sorter {
       results_.cases.push_back(std::move(result));
       pending_.erase(own);
     }
-    take_the_rest();
+    const std::string trusted = text_in(record, "trusted");
+    take_the_rest(trusted.empty()
+                      ? ""
+                      : joined_by(", ", {text_in(record, "parallel"), "held against " + trusted}));
     const auto of_run = std::ranges::subrange(results_.cases.begin() + std::ptrdiff_t(first_case_),
                                               results_.cases.end());
     if (!is_good(verdict) && std::ranges::all_of(of_run, [](const ResultCase& result) {
@@ -382,7 +387,7 @@ class Sorter {
   }
 
   /// Configurations without a record of their own: steps of a dump, files that cannot be read.
-  void take_the_rest() {
+  void take_the_rest(const std::string& title) {
     std::vector<Problem> of_all_steps;
     for (auto own = pending_.begin(); own != pending_.end(); ++own) {
       const auto& [file, case_name, step, dp] = own->first;
@@ -397,6 +402,7 @@ class Sorter {
       }
       if (result.problems.empty() && result.taps.empty()) continue;
       result.file = file;
+      result.title = title;
       if (result.name.empty()) result.name = file;
       if (step > 0) result.name += text(", engine step ", step);
       if (dp > 0) result.name += text(", dp rank ", dp);
