@@ -149,12 +149,57 @@ BOOST_AUTO_TEST_CASE(a_line_may_be_as_deep_as_it_likes) {
                "more: found a list"));
 }
 
-BOOST_AUTO_TEST_CASE(an_error_names_file_and_line) {
+namespace {
+
+/// The error of a file whose end is `end`, behind a good run.
+std::string error_of_end(const std::string& end) {
   const Written written({finding(0), end_of_run("finding")});
-  write_bytes(written.path, read_bytes(written.path) + "{}\n");
-  BOOST_CHECK_EXCEPTION(read_results({written.path}), FileError, [&](const FileError& error) {
-    return contains(error.what(), written.path + ":3: ");
-  });
+  write_bytes(written.path, read_bytes(written.path) + end);
+  const Results results = read_results({written.path});
+  if (results.cases.size() == 1) return "";
+  BOOST_TEST(results.cases.size() == 2);
+  const ResultCase& broken = results.cases.back();
+  BOOST_TEST((broken.outcome == Outcome::error));
+  BOOST_TEST(results.unreadable.size() == 1);
+  const std::string message = broken.problems.front().message;
+  BOOST_TEST(contains(message, written.path + ":"), message);
+  BOOST_TEST(contains(message, results.unreadable.front()), message);
+  return message;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(a_line_that_is_no_record_is_an_error_with_file_and_line) {
+  BOOST_TEST(contains(error_of_end("{}\n"), ":3: "));
+  BOOST_TEST(contains(error_of_end("{}\n" + good_line + '\n'), ":3: "));
+  BOOST_TEST(contains(error_of_end("\n\n{}\n"), ":5: "));
+}
+
+BOOST_AUTO_TEST_CASE(a_line_that_is_cut_off_is_an_error_that_says_so) {
+  const std::string cut = error_of_end(good_line.substr(0, 40));
+  BOOST_TEST(contains(cut, ":3: "), cut);
+  BOOST_TEST(contains(cut, "cut off"), cut);
+  BOOST_TEST(!contains(error_of_end("{}\n"), "cut off"));
+}
+
+BOOST_AUTO_TEST_CASE(a_line_that_is_longer_than_any_record_is_not_read) {
+  const std::string error = error_of_end(std::string(65 << 20, '\0'));
+  BOOST_TEST(contains(error, ":3: is longer than 64 MiB"), error);
+}
+
+BOOST_AUTO_TEST_CASE(blank_lines_and_an_end_without_a_newline_are_read) {
+  BOOST_TEST(error_of_end("") == "");
+  BOOST_TEST(error_of_end("\n") == "");
+  BOOST_TEST(error_of_end(" \r\n\t\n") == "");
+  const Written written({});
+  write_bytes(written.path, good_line);
+  BOOST_TEST(read_results({written.path}).num_news() == 0);
+  for (const std::string none : {"", "\n\n"}) {
+    write_bytes(written.path, none);
+    const Results results = read_results({written.path});
+    BOOST_REQUIRE(results.cases.size() == 1);
+    BOOST_TEST(contains(results.cases.front().problems.front().message, "is empty"));
+  }
 }
 
 BOOST_AUTO_TEST_CASE(findings_that_differ_in_their_rank_are_one_problem) {
@@ -171,9 +216,15 @@ BOOST_AUTO_TEST_CASE(findings_that_differ_in_their_rank_are_one_problem) {
 }
 
 BOOST_AUTO_TEST_CASE(a_run_without_its_last_summary_is_an_error) {
-  const Results results = results_of({finding(0)});
+  Results results = results_of({tap("model.norm", 0, false)});
   BOOST_REQUIRE(results.cases.size() == 1);
   BOOST_TEST((results.cases.front().outcome == Outcome::error));
+
+  results = results_of({finding(0), tap("model.norm", 0, false)});  // what is found is kept
+  BOOST_REQUIRE(results.cases.size() == 2);
+  BOOST_TEST((results.cases[0].outcome == Outcome::failed));
+  BOOST_TEST((results.cases[1].outcome == Outcome::error));
+  BOOST_TEST(results.cases[0].verb == "unknown");
 }
 
 BOOST_AUTO_TEST_CASE(a_run_that_fails_without_a_failing_case_fails) {
@@ -547,11 +598,84 @@ BOOST_AUTO_TEST_CASE(what_the_command_line_asks_for_must_make_sense) {
   refused({"--write-baseline", good.folder.file("x")}, "--reason and --expires");
   refused({"--write-baseline", good.folder.file("x"), "--reason", "y", "--expires", "2027-13-01"},
           "--expires");
-  refused({"--junit", good.path}, "is read");
+  refused({"--junit", good.path}, "--junit: " + good.path + " is read");
+  refused({good.folder.file("")}, "is a folder");
   refused({"--junit", good.folder.file("no/such/folder")}, "cannot be written");
   refused({"--baseline", good.folder.file("none.json")}, "cannot be read");
   refused({good.folder.file("none.jsonl")}, "cannot be read");
   BOOST_TEST(run({"report"}).code == 2);
+}
+
+BOOST_AUTO_TEST_CASE(two_outputs_are_never_one_file) {
+  const Written good({end_of_run("match")});
+  const std::string file = good.folder.file("a"), other = good.folder.file("b");
+  const auto refused = [&](const std::vector<std::string>& words) {
+    std::vector<std::string> line = {"report", good.path};
+    line.insert(line.end(), words.begin(), words.end());
+    const Ended ended = run(line);
+    if (ended.code == 0) return false;
+    BOOST_TEST(ended.code == 2);
+    BOOST_TEST(contains(ended.err, words[0] + " and " + words[2] + " both write"), ended.err);
+    BOOST_TEST(ended.error_lines() == 1);
+    return true;
+  };
+  BOOST_TEST(refused({"--html", file, "--junit", file}));
+  BOOST_TEST(refused({"--html", file, "--junit", good.folder.file("./a")}));
+  BOOST_TEST(!std::filesystem::exists(file));
+  BOOST_TEST(!refused({"--html", file, "--junit", other}));
+  std::filesystem::remove(other);
+  std::filesystem::create_hard_link(file, other);
+  BOOST_TEST(refused({"--html", file, "--sarif", other}));
+  BOOST_TEST(!refused({"--html", "/dev/null", "--junit", "/dev/null"}));
+}
+
+BOOST_AUTO_TEST_CASE(a_baseline_is_replaced_by_another_baseline_alone) {
+  const Written bad(one_finding());
+  const std::string known = bad.folder.file("known.json");
+  write_bytes(known, entry("", "2999-12-31"));
+  const Ended ended = run({"report", bad.path, "--baseline", known, "--html", known});
+  BOOST_TEST(ended.code == 2);
+  BOOST_TEST(contains(ended.err, "is read"), ended.err);
+  BOOST_TEST(run({"report", bad.path, "--baseline", known, "--write-baseline", known, "--reason",
+                  "why", "--expires", "2999-12-31"})
+                 .code == 0);
+}
+
+BOOST_AUTO_TEST_CASE(a_file_that_is_cut_off_does_not_stop_the_reports) {
+  const Written good({end_of_run("match")}), cut({});
+  write_bytes(cut.path, good_line.substr(0, 40));
+  const std::string junit = cut.folder.file("junit.xml"), sarif = cut.folder.file("r.sarif");
+  const Ended ended = run({"report", good.path, cut.path, "--junit", junit, "--sarif", sarif});
+  BOOST_TEST(ended.code == 2);
+  BOOST_TEST(ended.error_lines() == 1);
+  BOOST_TEST(contains(ended.err, cut.path + ":1: "), ended.err);
+  BOOST_TEST(contains(ended.out, cut.path), ended.out);
+  const std::string xml = read_bytes(junit);
+  BOOST_TEST(contains(xml, "tests=\"2\" failures=\"0\" errors=\"1\""), xml);
+  BOOST_TEST(json::parse(read_bytes(sarif))["runs"][0]["results"].size() == 1);
+}
+
+BOOST_AUTO_TEST_CASE(results_are_read_from_standard_input_too) {
+  const Written bad(one_finding());
+  const auto piped = [&](const std::string& from) {
+    return Process({"sh", "-c", "\"$0\" report - < \"$1\"", TOKENVIEW_PROGRAM, from}).end();
+  };
+  const Ended ended = piped(bad.path);
+  BOOST_TEST(ended.code == 1);
+  BOOST_TEST(contains(ended.out, "B tp=2"), ended.out);
+  const Ended empty = piped("/dev/null");
+  BOOST_TEST(empty.code == 2);
+  BOOST_TEST(contains(empty.err, "standard input: is empty"), empty.err);
+}
+
+BOOST_AUTO_TEST_CASE(a_good_info_is_a_good_report) {
+  const TemporaryFolder folder;
+  const std::string result = folder.file("info.jsonl"),
+                    golden = TOKENVIEW_SOURCE_DIR "/data/engine/golden.h5";
+  write_bytes(result, run({"info", golden, "--format", "jsonl"}).out);
+  BOOST_TEST(run({"report", result}).code == 0);
+  write_bytes(result, run({"info", golden, folder.file("none.h5"), "--format", "jsonl"}).out);
+  BOOST_TEST(run({"report", result}).code == 2);
 }
 
 }  // namespace tokenview

@@ -96,6 +96,7 @@ struct ResultRun {
 struct Results {
   std::vector<ResultCase> cases = {};
   std::vector<ResultRun> runs = {};
+  std::vector<std::string> unreadable = {};  // why, of each file that is not read to its end
 
   std::size_t num_news() const;
   std::size_t num_known() const;

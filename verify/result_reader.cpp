@@ -3,9 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <limits>
 #include <map>
+#include <memory>
 #include <set>
 #include <sstream>
 
@@ -91,8 +94,9 @@ class Sorter {
   Sorter(const std::string& source, Results& results)
       : source_(source), results_(results), first_case_(results.cases.size()) {}
 
-  void take(const ReportRecord& record, std::size_t line) {
-    line_ = line;
+  void take(const std::string& line, std::size_t number) {
+    line_ = number;
+    const ReportRecord record = parse_record(line);
     is_open_ = true;
     if (record.kind == "tap") {
       take_tap(record);
@@ -120,13 +124,18 @@ class Sorter {
 
   /// At the end of the file.
   void finish() {
-    if (!is_open_) return;
-    ResultCase& broken = new_case("unknown", "", "the run did not come to its end");
+    if (is_open_)
+      break_off(
+          "no summary at the end of the file: the run was interrupted, or its output cut off");
+  }
+
+  /// Where the file cannot be read on: what has been found is kept, what was right so far is not.
+  void break_off(const std::string& problem) {
+    std::erase_if(pending_, [](const auto& own) { return own.second.result.problems.empty(); });
+    take_the_rest("");
+    ResultCase& broken = new_case(source_, source_ + ": the run did not come to its end");
     broken.outcome = Outcome::error;
-    broken.problems.push_back({.rule = "error",
-                               .message = "no summary at the end of the file: the run was "
-                                          "interrupted, or its output cut off",
-                               .line = line_});
+    broken.problems.push_back({.rule = "error", .message = problem, .line = line_});
     end_run({"", "error", {}});
   }
 
@@ -342,8 +351,7 @@ class Sorter {
   }
 
   void take_fault(const ReportRecord& record) {
-    ResultCase& result =
-        new_case("", "", text_in(record, "fault") + ": " + text_in(record, "title"));
+    ResultCase& result = new_case("", text_in(record, "fault") + ": " + text_in(record, "title"));
     result.outcome = flag_in(record, "derived") ? Outcome::passed : Outcome::failed;
     result.verdict = record.verdict.value_or("");
     result.detail = text_in(record, "detail");
@@ -382,7 +390,7 @@ class Sorter {
     if (!is_good(verdict) && std::ranges::all_of(of_run, [](const ResultCase& result) {
           return result.outcome == Outcome::passed;
         }))
-      fail(new_case("", "", verb), verdict);  // the whole is worse than its parts say
+      fail(new_case("", verb), verdict);  // the whole is worse than its parts say
     end_run({verb, verdict, number_in(record, "seconds")});
   }
 
@@ -403,7 +411,7 @@ class Sorter {
       if (result.problems.empty() && result.taps.empty()) continue;
       result.file = file;
       result.title = title;
-      if (result.name.empty()) result.name = file;
+      if (result.name.empty()) result.name = file.empty() ? source_ : file;
       if (step > 0) result.name += text(", engine step ", step);
       if (dp > 0) result.name += text(", dp rank ", dp);
       if (!of_all_steps.empty()) {
@@ -456,15 +464,15 @@ class Sorter {
     result.seconds = number_in(record, "seconds");
   }
 
-  ResultCase& new_case(const std::string& verb, const std::string& file, const std::string& name) {
+  ResultCase& new_case(const std::string& file, const std::string& name) {
     return results_.cases.emplace_back(
-        ResultCase{.source = source_, .verb = verb, .file = file, .name = name, .line = line_});
+        ResultCase{.source = source_, .file = file, .name = name, .line = line_});
   }
 
   void end_run(const Ending& ending) {
     for (std::size_t i = first_case_; i < results_.cases.size(); ++i) {
       results_.cases[i].source = source_;
-      if (!ending.verb.empty()) results_.cases[i].verb = ending.verb;
+      results_.cases[i].verb = ending.verb.empty() ? "unknown" : ending.verb;
     }
     results_.runs.push_back(
         {source_, ending.verb, ending.verdict, ending.seconds, first_case_, results_.cases.size()});
@@ -482,24 +490,59 @@ class Sorter {
 
 }  // namespace
 
+namespace {
+
+/// Longer than a record of any verb: a tap of a million rows has 10 MB.
+constexpr std::streamsize longest_line = 64 << 20;
+
+void read_lines(std::istream& in, const std::string& file, Sorter& sorter) {
+  const auto buffer = std::make_unique_for_overwrite<char[]>(longest_line);
+  std::size_t number = 0, records = 0;
+  while (in.getline(buffer.get(), longest_line)) {
+    ++number;
+    throw_if_interrupted();
+    const std::string line(buffer.get(), std::size_t(in.gcount() - (in.eof() ? 0 : 1)));
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    ++records;
+    in_scope(text(printable(file), ':', number), [&] { sorter.take(line, number); });
+  }
+  if (in.bad()) throw FileError(printable(file) + ": cannot be read to its end");
+  if (!in.eof())
+    throw FileError(text(printable(file), ':', number + 1, ": is longer than ", longest_line >> 20,
+                         " MiB, expected a line of a report"));
+  if (records == 0) throw FileError(printable(file) + ": is empty, expected a line of a report");
+}
+
+void read_file(const std::string& file, Results& results) {
+  const bool is_standard_input = file == "-";
+  std::ifstream own;
+  if (!is_standard_input) {
+    std::error_code none;
+    if (std::filesystem::is_directory(file, none))
+      throw FileError(printable(file) + ": is a folder, expected a file of records");
+    own.open(file, std::ios::binary);
+    if (!own) throw FileError(printable(file) + ": cannot be read");
+  }
+  const std::string name = is_standard_input ? "standard input" : file;
+  Sorter sorter(name, results);
+  std::istream& in = is_standard_input ? std::cin : own;
+  try {
+    read_lines(in, name, sorter);
+  } catch (const FileError& error) {  // the other files are still read
+    results.unreadable.push_back(error.what());
+    sorter.break_off(text(error.what(), in.eof() ? "; the file ends here: the run was interrupted, "
+                                                   "or its output cut off"
+                                                 : ""));
+    return;
+  }
+  sorter.finish();
+}
+
+}  // namespace
+
 Results read_results(const std::vector<std::string>& files) {
   Results results;
-  for (const std::string& file : files) {
-    std::ifstream in(file, std::ios::binary);
-    if (!in) throw FileError(text(printable(file), ": cannot be read"));
-    Sorter sorter(file, results);
-    std::size_t number = 0;
-    for (std::string line; std::getline(in, line);) {
-      ++number;
-      throw_if_interrupted();
-      in_scope(text(printable(file), ':', number),
-               [&] { sorter.take(parse_record(line), number); });
-    }
-    if (in.bad() || number == 0)
-      throw FileError(text(printable(file), number == 0 ? ": is empty, expected a line of a report"
-                                                        : ": cannot be read to its end"));
-    sorter.finish();
-  }
+  for (const std::string& file : files) read_file(file, results);
   return results;
 }
 
