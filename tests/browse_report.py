@@ -65,7 +65,7 @@ def check_overview(page, results: dict) -> None:
     claim(visible_rows(page) == expected, f"the search leaves {visible_rows(page)}, expected {expected}")
     page.run("(() => { const s = document.getElementById('search'); s.value = ''; s.dispatchEvent(new Event('input')); s.blur(); })()")
     page.run("document.querySelector('[data-outcome=failed]').click()")
-    claim(visible_rows(page) == 3, f"{visible_rows(page)} configurations failed, expected run, repro and diff")
+    claim(visible_rows(page) == 4, f"{visible_rows(page)} configurations failed, expected run, repro and two of diff")
     page.run("document.querySelector('[data-outcome=failed]').click()")
     page.run("(() => { const s = document.getElementById('verb'); s.value = 'repro'; s.dispatchEvent(new Event('change')); })()")
     claim(visible_rows(page) == 1, "the selection of a run does nothing")
@@ -176,6 +176,19 @@ def check_diff(page, records: list) -> None:
         claim(abs(said - percent) <= (1 if percent >= 10 else 0.06), f"{tap}: {share} of the limit, the records say {percent} %")
 
 
+def check_lost_rank(page) -> None:
+    """Of a dump without the file of rank 2, that comes first, and no other rank has its column."""
+    page.run("location.hash = '#/'")
+    page.wait_for("document.querySelector('.cases') !== null")
+    link = "[...document.querySelectorAll('.cases tbody tr')].find(row => row.textContent.includes('rank 2: missing')).querySelector('a')"
+    page.run(f"{link}.click()")
+    page.wait_for("document.querySelector('.cause') !== null")
+    cause = page.run("document.querySelector('.cause').textContent")
+    claim("rank 2: missing; no file has this rank of 4" in cause, f"the first problem of a dump without rank 2 is {cause}")
+    heads = page.run("[...document.querySelectorAll('.map th')].map(th => th.textContent)")
+    claim(heads == ["tensor", "rank 0", "rank 1", "rank 3"], f"the columns of a dump without rank 2 are {heads}")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--tokenview", required=True)
@@ -196,7 +209,9 @@ def main() -> int:
         folder = pathlib.Path(name)
         subprocess.run([arguments.tokenview, *"run --case prefill --protocol B --tp 4 --ep --draft-steps 1 --numeric".split(),
                         "--model", golden, "--dump", str(folder / "dump")], capture_output=True)
-        commands["diff"] = (1, ["diff", golden, *sorted(str(file) for file in (folder / "dump").glob("*.h5"))])
+        dump = sorted(str(file) for file in (folder / "dump").glob("*.h5"))
+        commands["diff"] = (1, ["diff", golden, *dump])
+        commands["lost"] = (1, ["diff", golden, *dump[:2], *dump[3:]])
         for label, (code, command) in commands.items():
             with open(folder / f"{label}.jsonl", "w") as out:
                 ended = subprocess.run([arguments.tokenview, *command, "--format", "jsonl"], stdout=out)
@@ -222,6 +237,7 @@ def main() -> int:
             repair = page.run("document.querySelector('.repair').textContent")
             claim(results["repro"][-1]["repair"] in repair, "the repair is not shown")
             check_diff(page, results["diff"])
+            check_lost_rank(page)
 
             names = {"overview": None, "run": results["run"][-1]["case"], "matrix": single[-1]}
             for label, (width, height, scheme, media) in {"light": (1280, 900, "light", ""), "dark": (1280, 900, "dark", ""),

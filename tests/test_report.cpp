@@ -279,7 +279,8 @@ Results results_of_diff(Records records) {
 BOOST_AUTO_TEST_CASE(what_each_rank_of_a_dump_holds_is_kept_apart) {
   ReportRecord columns = tap_of_dump("q_proj", 0, 0), sums = tap_of_dump("o_proj", 0, 0),
                rows = tap_of_dump("mtp.norm", 0, 0, "shard where full is required");
-  columns.more.emplace_back("held", "[0-16] columns 0/2 [0-16] columns 1/2");
+  columns.more.insert(columns.more.end(), {{"held", "[0-16] columns 0/2 [0-16] columns 1/2"},
+                                           {"ranks", std::vector<std::int64_t>{1, 3}}});
   sums.more.emplace_back("held", "[0,1] columns 0-1/4 partial 0,1*2/2 [0,2xd1:1,?] x2/3");
   rows.more.insert(rows.more.end(), {{"held", "[0,1] [2,PAD]"}, {"required", "[0,1,2] [0,1,2]"}});
   const Results results = results_of_diff({columns, sums, rows});
@@ -288,6 +289,7 @@ BOOST_AUTO_TEST_CASE(what_each_rank_of_a_dump_holds_is_kept_apart) {
   using Words = std::vector<std::string>;
   BOOST_TEST(taps[0].rows == (Words{"[0-16]", "[0-16]"}));
   BOOST_TEST(taps[0].columns == (Words{"0/2", "1/2"}));
+  BOOST_TEST(taps[0].ranks == (std::vector<std::int64_t>{1, 3}));
   BOOST_TEST(taps[0].sums == (Words{"complete", "complete"}));
   BOOST_TEST(taps[1].rows == (Words{"[0,1]", "[0,2xd1:1,?]"}));
   BOOST_TEST(taps[1].columns == (Words{"0-1/4", "all"}));
@@ -351,6 +353,9 @@ BOOST_AUTO_TEST_CASE(a_tap_that_fails_says_why_and_shows_numbers_only_where_they
   over.observed = 0.5;
   BOOST_TEST(message(over) ==
              "target/a: zeros where tokens are due; max_abs 0.5 of 0.0001 allowed");
+  over.more.emplace_back("detail", "one\ntwo");
+  BOOST_TEST(message(over) ==
+             "target/a: zeros where tokens are due; max_abs 0.5 of 0.0001 allowed; one; two");
   over.observed = std::numeric_limits<double>::quiet_NaN();
   BOOST_TEST(contains(message(over), "max_abs nan of"));
   BOOST_TEST(message(tap("a", 0.5, true)) == "target/a: difference, max_abs 0.5 of 0.0001 allowed");

@@ -25,6 +25,10 @@ struct ResultTap {
   std::vector<double> row_ratios = {};  // [token] observed / allowed of its row; empty: not known
 
   std::string place() const { return step.empty() ? name : step + '/' + name; }
+  /// Whose rows[i] are: of the world where that is known, else of the stage.
+  std::int64_t rank_of(std::size_t i) const {
+    return i < ranks.size() ? ranks[i] : static_cast<std::int64_t>(i);
+  }
 };
 
 /// A collective between two tensors that the program named.

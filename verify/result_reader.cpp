@@ -65,9 +65,17 @@ double ratio_of(const std::optional<double>& observed, const std::optional<doubl
   return std::isnan(ratio) ? std::numeric_limits<double>::infinity() : ratio;
 }
 
+std::vector<std::string> lines_of(const std::string& all) {
+  std::vector<std::string> lines;
+  std::istringstream in(all);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
 /// Why a tap fails: what that is called, and its numbers, which may be within what is allowed.
 std::string failure_in_words(const ReportRecord& record) {
-  const std::string called = text_in(record, "called"), detail = text_in(record, "detail");
+  const std::string called = text_in(record, "called");
+  const std::string detail = joined_by("; ", lines_of(text_in(record, "detail")));
   std::string numbers;
   const bool is_over = record.observed && record.allowed && !(*record.observed <= *record.allowed);
   if (record.observed && record.allowed)
