@@ -290,6 +290,9 @@ BOOST_AUTO_TEST_CASE(what_each_rank_of_a_dump_holds_is_kept_apart) {
   BOOST_TEST(taps[0].rows == (Words{"[0-16]", "[0-16]"}));
   BOOST_TEST(taps[0].columns == (Words{"0/2", "1/2"}));
   BOOST_TEST(taps[0].ranks == (std::vector<std::int64_t>{1, 3}));
+  BOOST_TEST(contains(layer_dot(results.cases.front(), "q_proj"), "{rank\\ 3|"));
+  BOOST_TEST(contains(layer_svg(results.cases.front(), "q_proj"), "rank 3"));
+  BOOST_TEST(contains(perfetto_trace(results.cases.front()), "\"pid\":3"));
   BOOST_TEST(taps[0].sums == (Words{"complete", "complete"}));
   BOOST_TEST(taps[1].rows == (Words{"[0,1]", "[0,2xd1:1,?]"}));
   BOOST_TEST(taps[1].columns == (Words{"0-1/4", "all"}));
@@ -361,6 +364,9 @@ BOOST_AUTO_TEST_CASE(a_tap_that_fails_says_why_and_shows_numbers_only_where_they
   BOOST_TEST(message(tap("a", 0.5, true)) == "target/a: difference, max_abs 0.5 of 0.0001 allowed");
   BOOST_TEST(message(tap("a", 2e-5, true)) ==
              "target/a: difference, but max_abs 2e-05 of 0.0001 allowed");
+  ReportRecord part = tap("a", 0, true);
+  part.observed = part.allowed = {};
+  BOOST_TEST(message(part) == "target/a: difference, but right as far as it is there");
 }
 
 BOOST_AUTO_TEST_CASE(a_tap_of_two_stages_is_two) {

@@ -82,9 +82,9 @@ std::string failure_in_words(const ReportRecord& record) {
     numbers =
         text(text_in(record, "metric"), ' ', *record.observed, " of ", *record.allowed, " allowed");
   if (!called.empty()) return joined_by("; ", {called, is_over ? numbers : "", detail});
-  return joined_by(
-      "; ", {joined_by(is_over ? ", " : ", but ", {record.verdict.value_or("difference"), numbers}),
-             detail});
+  const std::string verdict = record.verdict.value_or("difference");
+  if (numbers.empty() && verdict == "difference") numbers = "right as far as it is there";
+  return joined_by("; ", {joined_by(is_over ? ", " : ", but ", {verdict, numbers}), detail});
 }
 
 /// A verdict of a case or of a whole run that is as it should be.
