@@ -60,12 +60,12 @@ def check_overview(page, results: dict) -> None:
     claim(first == "failed", f"the first configuration is {first}, expected one that failed")
     page.press("/")
     claim(page.run("document.activeElement.id") == "search", "/ does not lead to the search")
-    page.call("Input.insertText", text="TP=2 ep")
-    expected = sum("tp=2" in c["case"] and " ep" in c["case"] for c in cases)
+    page.call("Input.insertText", text="TP=2 ep dp=1")
+    expected = sum("tp=2" in c["case"] and " ep" in c["case"] and "dp=1" in c["case"] for c in cases)
     claim(visible_rows(page) == expected, f"the search leaves {visible_rows(page)}, expected {expected}")
     page.run("(() => { const s = document.getElementById('search'); s.value = ''; s.dispatchEvent(new Event('input')); s.blur(); })()")
     page.run("document.querySelector('[data-outcome=failed]').click()")
-    claim(visible_rows(page) == 2, f"{visible_rows(page)} configurations failed, expected run and repro")
+    claim(visible_rows(page) == 4, f"{visible_rows(page)} configurations failed, expected run, repro and two of diff")
     page.run("document.querySelector('[data-outcome=failed]').click()")
     page.run("(() => { const s = document.getElementById('verb'); s.value = 'repro'; s.dispatchEvent(new Event('change')); })()")
     claim(visible_rows(page) == 1, "the selection of a run does nothing")
@@ -145,6 +145,50 @@ def check_finding(page, records: list, name: str) -> None:
     page.run("document.getElementById('changes').click()")
 
 
+def check_diff(page, records: list) -> None:
+    """A step of a dump: what each rank holds in its own column, what it should, what that is called and the repair."""
+    taps = [r for r in records if r["kind"] == "tap"]
+    first = next(r for r in taps if r["first"])
+    open_case(page, first["case"])
+    text = page.run("document.querySelector('.cause').textContent")
+    claim(first["called"] in text, "the first difference of a diff is without its name")
+    claim(first["repair"] in page.run("document.querySelector('.repair')?.textContent ?? ''"), "the repair of a diff is not shown")
+    due = page.run("""[...document.querySelectorAll('.cause .due')][0]?.querySelectorAll('tbody tr').length ?? 0""")
+    claim(due == 4, f"the first difference shows {due} ranks, expected 4")
+    for column, key in ((1, "held"), (2, "required")):
+        cells = page.run(f"[...document.querySelectorAll('.cause .due')[0].querySelectorAll('tbody tr')].map(row => row.cells[{column}].querySelector('.cell').title)")
+        claim(" ".join(cells) == first[key], f"the first difference shows {cells} as {key}, the records say {first[key]}")
+    heads = page.run("[...document.querySelectorAll('.map th')].map(th => th.textContent)")
+    claim(heads == ["tensor", "rank 0", "rank 1", "rank 2", "rank 3"], f"the columns of a diff are {heads}")
+    shown_rows = page.run("""[...document.querySelectorAll('.map tbody tr')].map(row => [...row.cells].slice(1).map(cell =>
+        [cell.querySelector('.cell').title, cell.querySelector('.sum')?.textContent ?? ''].join(' ').trim()).join(' '))""")
+    claim(shown_rows == [r["held"] for r in taps if r["held"]], "the rows of a diff are not those of the records")
+    claim(any("columns" in row for row in shown_rows) and any("partial" in row for row in shown_rows), "no part of a value is shown")
+    mark = page.run("document.querySelector('#first-finding .mark').textContent")
+    claim(first["called"] in mark, f"the first finding is marked {mark}")
+    shares = page.run("""[...document.querySelectorAll('.taps tbody tr')].map(row => [row.dataset.tap, row.querySelector('.share')?.textContent ?? ''])""")
+    for tap, share in shares:
+        record = next(r for r in taps if "/".join(filter(None, (r["step"], r["tap"]))) == tap)
+        if not record["allowed"]:
+            continue
+        percent = 100 * record["observed"] / record["allowed"]
+        said = float(share.removeprefix("< ").removesuffix(" %"))
+        claim(abs(said - percent) <= (1 if percent >= 10 else 0.06), f"{tap}: {share} of the limit, the records say {percent} %")
+
+
+def check_lost_rank(page) -> None:
+    """Of a dump without the file of rank 2, that comes first, and no other rank has its column."""
+    page.run("location.hash = '#/'")
+    page.wait_for("document.querySelector('.cases') !== null")
+    link = "[...document.querySelectorAll('.cases tbody tr')].find(row => row.textContent.includes('rank 2: missing')).querySelector('a')"
+    page.run(f"{link}.click()")
+    page.wait_for("document.querySelector('.cause') !== null")
+    cause = page.run("document.querySelector('.cause').textContent")
+    claim("rank 2: missing; no file has this rank of 4" in cause, f"the first problem of a dump without rank 2 is {cause}")
+    heads = page.run("[...document.querySelectorAll('.map th')].map(th => th.textContent)")
+    claim(heads == ["tensor", "rank 0", "rank 1", "rank 3"], f"the columns of a dump without rank 2 are {heads}")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--tokenview", required=True)
@@ -163,6 +207,11 @@ def main() -> int:
     }
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
+        subprocess.run([arguments.tokenview, *"run --case prefill --protocol B --tp 4 --ep --draft-steps 1 --numeric".split(),
+                        "--model", golden, "--dump", str(folder / "dump")], capture_output=True)
+        dump = sorted(str(file) for file in (folder / "dump").glob("*.h5"))
+        commands["diff"] = (1, ["diff", golden, *dump])
+        commands["lost"] = (1, ["diff", golden, *dump[:2], *dump[3:]])
         for label, (code, command) in commands.items():
             with open(folder / f"{label}.jsonl", "w") as out:
                 ended = subprocess.run([arguments.tokenview, *command, "--format", "jsonl"], stdout=out)
@@ -187,6 +236,8 @@ def main() -> int:
             check_finding(page, results["repro"], results["repro"][-1]["case"])
             repair = page.run("document.querySelector('.repair').textContent")
             claim(results["repro"][-1]["repair"] in repair, "the repair is not shown")
+            check_diff(page, results["diff"])
+            check_lost_rank(page)
 
             names = {"overview": None, "run": results["run"][-1]["case"], "matrix": single[-1]}
             for label, (width, height, scheme, media) in {"light": (1280, 900, "light", ""), "dark": (1280, 900, "dark", ""),

@@ -149,12 +149,57 @@ BOOST_AUTO_TEST_CASE(a_line_may_be_as_deep_as_it_likes) {
                "more: found a list"));
 }
 
-BOOST_AUTO_TEST_CASE(an_error_names_file_and_line) {
+namespace {
+
+/// The error of a file whose end is `end`, behind a good run.
+std::string error_of_end(const std::string& end) {
   const Written written({finding(0), end_of_run("finding")});
-  write_bytes(written.path, read_bytes(written.path) + "{}\n");
-  BOOST_CHECK_EXCEPTION(read_results({written.path}), FileError, [&](const FileError& error) {
-    return contains(error.what(), written.path + ":3: ");
-  });
+  write_bytes(written.path, read_bytes(written.path) + end);
+  const Results results = read_results({written.path});
+  if (results.cases.size() == 1) return "";
+  BOOST_TEST(results.cases.size() == 2);
+  const ResultCase& broken = results.cases.back();
+  BOOST_TEST((broken.outcome == Outcome::error));
+  BOOST_TEST(results.unreadable.size() == 1);
+  const std::string message = broken.problems.front().message;
+  BOOST_TEST(contains(message, written.path + ":"), message);
+  BOOST_TEST(contains(message, results.unreadable.front()), message);
+  return message;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(a_line_that_is_no_record_is_an_error_with_file_and_line) {
+  BOOST_TEST(contains(error_of_end("{}\n"), ":3: "));
+  BOOST_TEST(contains(error_of_end("{}\n" + good_line + '\n'), ":3: "));
+  BOOST_TEST(contains(error_of_end("\n\n{}\n"), ":5: "));
+}
+
+BOOST_AUTO_TEST_CASE(a_line_that_is_cut_off_is_an_error_that_says_so) {
+  const std::string cut = error_of_end(good_line.substr(0, 40));
+  BOOST_TEST(contains(cut, ":3: "), cut);
+  BOOST_TEST(contains(cut, "cut off"), cut);
+  BOOST_TEST(!contains(error_of_end("{}\n"), "cut off"));
+}
+
+BOOST_AUTO_TEST_CASE(a_line_that_is_longer_than_any_record_is_not_read) {
+  const std::string error = error_of_end(std::string(65 << 20, '\0'));
+  BOOST_TEST(contains(error, ":3: is longer than 64 MiB"), error);
+}
+
+BOOST_AUTO_TEST_CASE(blank_lines_and_an_end_without_a_newline_are_read) {
+  BOOST_TEST(error_of_end("") == "");
+  BOOST_TEST(error_of_end("\n") == "");
+  BOOST_TEST(error_of_end(" \r\n\t\n") == "");
+  const Written written({});
+  write_bytes(written.path, good_line);
+  BOOST_TEST(read_results({written.path}).num_news() == 0);
+  for (const std::string none : {"", "\n\n"}) {
+    write_bytes(written.path, none);
+    const Results results = read_results({written.path});
+    BOOST_REQUIRE(results.cases.size() == 1);
+    BOOST_TEST(contains(results.cases.front().problems.front().message, "is empty"));
+  }
 }
 
 BOOST_AUTO_TEST_CASE(findings_that_differ_in_their_rank_are_one_problem) {
@@ -171,9 +216,15 @@ BOOST_AUTO_TEST_CASE(findings_that_differ_in_their_rank_are_one_problem) {
 }
 
 BOOST_AUTO_TEST_CASE(a_run_without_its_last_summary_is_an_error) {
-  const Results results = results_of({finding(0)});
+  Results results = results_of({tap("model.norm", 0, false)});
   BOOST_REQUIRE(results.cases.size() == 1);
   BOOST_TEST((results.cases.front().outcome == Outcome::error));
+
+  results = results_of({finding(0), tap("model.norm", 0, false)});  // what is found is kept
+  BOOST_REQUIRE(results.cases.size() == 2);
+  BOOST_TEST((results.cases[0].outcome == Outcome::failed));
+  BOOST_TEST((results.cases[1].outcome == Outcome::error));
+  BOOST_TEST(results.cases[0].verb == "unknown");
 }
 
 BOOST_AUTO_TEST_CASE(a_run_that_fails_without_a_failing_case_fails) {
@@ -188,7 +239,6 @@ BOOST_AUTO_TEST_CASE(a_run_that_fails_without_a_failing_case_fails) {
 BOOST_AUTO_TEST_CASE(taps_without_a_case_of_their_own_are_cases) {
   ReportRecord good = tap("model.norm", 0, false), bad = tap("mtp.norm", 1, true);
   bad.case_name = "decode";
-  bad.more.emplace_back("held", "[0,1] [2,PAD]");
   ReportRecord end{.kind = "summary", .file = "a.h5", .verdict = "difference"};
   end.more = {{"verb", "diff"}};
   const Results results = results_of({good, bad, end});
@@ -196,19 +246,137 @@ BOOST_AUTO_TEST_CASE(taps_without_a_case_of_their_own_are_cases) {
   BOOST_TEST(results.num_news() == 1);
   const auto failing = std::ranges::find_if(results.cases, &ResultCase::is_news);
   BOOST_TEST(failing->name == "decode");
-  BOOST_TEST(failing->taps[0].rows[1] == "[2,PAD]");
 }
 
-BOOST_AUTO_TEST_CASE(a_tap_of_two_stages_or_engine_steps_is_two) {
+namespace {
+
+/// What `diff` says of a tap of a dump.
+ReportRecord tap_of_dump(const std::string& name, std::int64_t step, std::int64_t dp,
+                         const std::string& called = "") {
+  ReportRecord record = tap(name, 2e-5, !called.empty());
+  record.more.insert(record.more.end(), {{"engine_step", step}, {"dp", dp}, {"called", called}});
+  return record;
+}
+
+/// What `diff` says is missing: of a step, or with step -1 of the dump.
+ReportRecord missing_of_dump(const std::string& name, std::int64_t step, std::int64_t dp = 0) {
+  ReportRecord record = tap_of_dump(name, step, dp, "missing");
+  record.case_name = record.step = {};
+  record.observed = record.allowed = {};
+  record.verdict = "missing";
+  return record;
+}
+
+Results results_of_diff(Records records) {
+  ReportRecord end{.kind = "summary", .file = "a.h5", .verdict = "difference"};
+  end.more = {{"verb", "diff"}};
+  records.push_back(end);
+  return results_of(records);
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(what_each_rank_of_a_dump_holds_is_kept_apart) {
+  ReportRecord columns = tap_of_dump("q_proj", 0, 0), sums = tap_of_dump("o_proj", 0, 0),
+               rows = tap_of_dump("mtp.norm", 0, 0, "shard where full is required");
+  columns.more.insert(columns.more.end(), {{"held", "[0-16] columns 0/2 [0-16] columns 1/2"},
+                                           {"ranks", std::vector<std::int64_t>{1, 3}}});
+  sums.more.emplace_back("held", "[0,1] columns 0-1/4 partial 0,1*2/2 [0,2xd1:1,?] x2/3");
+  rows.more.insert(rows.more.end(), {{"held", "[0,1] [2,PAD]"}, {"required", "[0,1,2] [0,1,2]"}});
+  const Results results = results_of_diff({columns, sums, rows});
+  BOOST_REQUIRE(results.cases.size() == 1);
+  const std::vector<ResultTap>& taps = results.cases.front().taps;
+  using Words = std::vector<std::string>;
+  BOOST_TEST(taps[0].rows == (Words{"[0-16]", "[0-16]"}));
+  BOOST_TEST(taps[0].columns == (Words{"0/2", "1/2"}));
+  BOOST_TEST(taps[0].ranks == (std::vector<std::int64_t>{1, 3}));
+  BOOST_TEST(contains(layer_dot(results.cases.front(), "q_proj"), "{rank\\ 3|"));
+  BOOST_TEST(contains(layer_svg(results.cases.front(), "q_proj"), "rank 3"));
+  BOOST_TEST(contains(perfetto_trace(results.cases.front()), "\"pid\":3"));
+  BOOST_TEST(taps[0].sums == (Words{"complete", "complete"}));
+  BOOST_TEST(taps[1].rows == (Words{"[0,1]", "[0,2xd1:1,?]"}));
+  BOOST_TEST(taps[1].columns == (Words{"0-1/4", "all"}));
+  BOOST_TEST(taps[1].sums == (Words{"partial 0,1*2/2", "x2/3"}));
+  BOOST_TEST(taps[2].rows == (Words{"[0,1]", "[2,PAD]"}));
+  BOOST_TEST(taps[2].required == (Words{"[0,1,2]", "[0,1,2]"}));
+}
+
+BOOST_AUTO_TEST_CASE(a_step_of_a_dump_is_one_configuration_with_its_cause_first) {
+  ReportRecord cause = tap_of_dump("mtp.norm", 0, 0, "shard where full is required");
+  cause.more.emplace_back("repair", "gather over tp");
+  const Results results = results_of_diff({cause, missing_of_dump("the rest of the step", 0)});
+  BOOST_REQUIRE(results.cases.size() == 1);
+  const ResultCase& only = results.cases.front();
+  BOOST_TEST(only.name == "prefill");
+  BOOST_REQUIRE(only.problems.size() == 2);
+  BOOST_TEST(only.problems[0].called == "shard where full is required");
+  BOOST_TEST(only.problems[1].message == "the rest of the step: missing");
+  BOOST_TEST(only.repair() == "gather over tp");
+  BOOST_TEST(only.worst_place == "target/mtp.norm");
+}
+
+BOOST_AUTO_TEST_CASE(steps_and_dp_ranks_of_a_dump_are_configurations_in_their_order) {
+  const Results results =
+      results_of_diff({tap_of_dump("a", 10, 0), tap_of_dump("a", 2, 1), tap_of_dump("a", 2, 0),
+                       missing_of_dump("the rest of the step", 2, 1)});
+  BOOST_REQUIRE(results.cases.size() == 3);
+  BOOST_TEST(results.cases[0].name == "prefill, engine step 2");
+  BOOST_TEST(results.cases[1].name == "prefill, engine step 2, dp rank 1");
+  BOOST_TEST(results.cases[2].name == "prefill, engine step 10");
+  BOOST_TEST(results.num_news() == 1);
+  BOOST_TEST(results.cases[1].is_news());
+}
+
+BOOST_AUTO_TEST_CASE(a_rank_without_a_file_is_the_cause_in_every_step) {
+  ReportRecord wrong = tap_of_dump("a", 0, 0, "a part of the value");
+  wrong.more.emplace_back("repair", "gather over tp");
+  Results results = results_of_diff({missing_of_dump("rank 2", -1), wrong, tap_of_dump("a", 1, 0)});
+  BOOST_REQUIRE(results.cases.size() == 2);
+  BOOST_TEST(results.num_news() == 2);
+  for (const ResultCase& result : results.cases)
+    BOOST_TEST(result.problems.front().place == "rank 2");
+  BOOST_TEST(results.cases[0].problems.size() == 2);
+  BOOST_TEST(results.cases[0].repair() == "");
+  const std::string xml = junit_report(results);
+  BOOST_TEST(count_of(xml, "<failure ") == 3);
+  BOOST_TEST(count_of(xml, "<testcase name=\"rank 2\"") == 2);
+
+  results = results_of_diff({missing_of_dump("rank 2", -1)});
+  BOOST_REQUIRE(results.cases.size() == 1);
+  BOOST_TEST(results.cases.front().name == "a.h5");
+}
+
+BOOST_AUTO_TEST_CASE(a_tap_that_fails_says_why_and_shows_numbers_only_where_they_are_why) {
+  const auto message = [](const ReportRecord& record) {
+    return results_of_diff({record}).cases.front().problems.front().message;
+  };
+  const ReportRecord called = tap_of_dump("a", 0, 0, "zeros where tokens are due");
+  BOOST_TEST(message(called) == "target/a: zeros where tokens are due");
+  ReportRecord over = called;
+  over.observed = 0.5;
+  BOOST_TEST(message(over) ==
+             "target/a: zeros where tokens are due; max_abs 0.5 of 0.0001 allowed");
+  over.more.emplace_back("detail", "one\ntwo");
+  BOOST_TEST(message(over) ==
+             "target/a: zeros where tokens are due; max_abs 0.5 of 0.0001 allowed; one; two");
+  over.observed = std::numeric_limits<double>::quiet_NaN();
+  BOOST_TEST(contains(message(over), "max_abs nan of"));
+  BOOST_TEST(message(tap("a", 0.5, true)) == "target/a: difference, max_abs 0.5 of 0.0001 allowed");
+  BOOST_TEST(message(tap("a", 2e-5, true)) ==
+             "target/a: difference, but max_abs 2e-05 of 0.0001 allowed");
+  ReportRecord part = tap("a", 0, true);
+  part.observed = part.allowed = {};
+  BOOST_TEST(message(part) == "target/a: difference, but right as far as it is there");
+}
+
+BOOST_AUTO_TEST_CASE(a_tap_of_two_stages_is_two) {
   const auto view = [](std::int64_t stage) {
     ReportRecord record{.kind = "view", .step = "target", .tap = "model.norm"};
     record.more = {{"stage", stage}, {"rows", std::vector<std::string>{"[0]"}}};
     return record;
   };
-  ReportRecord later = view(0);
-  later.more.emplace_back("engine_step", std::int64_t{1});
-  const Results results = results_of({view(0), view(1), view(1), later, end_of_run("match")});
-  BOOST_TEST(results.cases.front().taps.size() == 3);
+  const Results results = results_of({view(0), view(1), view(1), end_of_run("match")});
+  BOOST_TEST(results.cases.front().taps.size() == 2);
 }
 
 BOOST_AUTO_TEST_CASE(the_smallest_repair_stands_first) {
@@ -441,11 +609,84 @@ BOOST_AUTO_TEST_CASE(what_the_command_line_asks_for_must_make_sense) {
   refused({"--write-baseline", good.folder.file("x")}, "--reason and --expires");
   refused({"--write-baseline", good.folder.file("x"), "--reason", "y", "--expires", "2027-13-01"},
           "--expires");
-  refused({"--junit", good.path}, "is read");
+  refused({"--junit", good.path}, "--junit: " + good.path + " is read");
+  refused({good.folder.file("")}, "is a folder");
   refused({"--junit", good.folder.file("no/such/folder")}, "cannot be written");
   refused({"--baseline", good.folder.file("none.json")}, "cannot be read");
   refused({good.folder.file("none.jsonl")}, "cannot be read");
   BOOST_TEST(run({"report"}).code == 2);
+}
+
+BOOST_AUTO_TEST_CASE(two_outputs_are_never_one_file) {
+  const Written good({end_of_run("match")});
+  const std::string file = good.folder.file("a"), other = good.folder.file("b");
+  const auto refused = [&](const std::vector<std::string>& words) {
+    std::vector<std::string> line = {"report", good.path};
+    line.insert(line.end(), words.begin(), words.end());
+    const Ended ended = run(line);
+    if (ended.code == 0) return false;
+    BOOST_TEST(ended.code == 2);
+    BOOST_TEST(contains(ended.err, words[0] + " and " + words[2] + " both write"), ended.err);
+    BOOST_TEST(ended.error_lines() == 1);
+    return true;
+  };
+  BOOST_TEST(refused({"--html", file, "--junit", file}));
+  BOOST_TEST(refused({"--html", file, "--junit", good.folder.file("./a")}));
+  BOOST_TEST(!std::filesystem::exists(file));
+  BOOST_TEST(!refused({"--html", file, "--junit", other}));
+  std::filesystem::remove(other);
+  std::filesystem::create_hard_link(file, other);
+  BOOST_TEST(refused({"--html", file, "--sarif", other}));
+  BOOST_TEST(!refused({"--html", "/dev/null", "--junit", "/dev/null"}));
+}
+
+BOOST_AUTO_TEST_CASE(a_baseline_is_replaced_by_another_baseline_alone) {
+  const Written bad(one_finding());
+  const std::string known = bad.folder.file("known.json");
+  write_bytes(known, entry("", "2999-12-31"));
+  const Ended ended = run({"report", bad.path, "--baseline", known, "--html", known});
+  BOOST_TEST(ended.code == 2);
+  BOOST_TEST(contains(ended.err, "is read"), ended.err);
+  BOOST_TEST(run({"report", bad.path, "--baseline", known, "--write-baseline", known, "--reason",
+                  "why", "--expires", "2999-12-31"})
+                 .code == 0);
+}
+
+BOOST_AUTO_TEST_CASE(a_file_that_is_cut_off_does_not_stop_the_reports) {
+  const Written good({end_of_run("match")}), cut({});
+  write_bytes(cut.path, good_line.substr(0, 40));
+  const std::string junit = cut.folder.file("junit.xml"), sarif = cut.folder.file("r.sarif");
+  const Ended ended = run({"report", good.path, cut.path, "--junit", junit, "--sarif", sarif});
+  BOOST_TEST(ended.code == 2);
+  BOOST_TEST(ended.error_lines() == 1);
+  BOOST_TEST(contains(ended.err, cut.path + ":1: "), ended.err);
+  BOOST_TEST(contains(ended.out, cut.path), ended.out);
+  const std::string xml = read_bytes(junit);
+  BOOST_TEST(contains(xml, "tests=\"2\" failures=\"0\" errors=\"1\""), xml);
+  BOOST_TEST(json::parse(read_bytes(sarif))["runs"][0]["results"].size() == 1);
+}
+
+BOOST_AUTO_TEST_CASE(results_are_read_from_standard_input_too) {
+  const Written bad(one_finding());
+  const auto piped = [&](const std::string& from) {
+    return Process({"sh", "-c", "\"$0\" report - < \"$1\"", TOKENVIEW_PROGRAM, from}).end();
+  };
+  const Ended ended = piped(bad.path);
+  BOOST_TEST(ended.code == 1);
+  BOOST_TEST(contains(ended.out, "B tp=2"), ended.out);
+  const Ended empty = piped("/dev/null");
+  BOOST_TEST(empty.code == 2);
+  BOOST_TEST(contains(empty.err, "standard input: is empty"), empty.err);
+}
+
+BOOST_AUTO_TEST_CASE(a_good_info_is_a_good_report) {
+  const TemporaryFolder folder;
+  const std::string result = folder.file("info.jsonl"),
+                    golden = TOKENVIEW_SOURCE_DIR "/data/engine/golden.h5";
+  write_bytes(result, run({"info", golden, "--format", "jsonl"}).out);
+  BOOST_TEST(run({"report", result}).code == 0);
+  write_bytes(result, run({"info", golden, folder.file("none.h5"), "--format", "jsonl"}).out);
+  BOOST_TEST(run({"report", result}).code == 2);
 }
 
 }  // namespace tokenview

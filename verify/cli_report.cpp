@@ -30,12 +30,39 @@ void write_file(const std::string& path, const std::string& content, bool append
   if (!out) throw FileError(text(printable(path), ": cannot be written"));
 }
 
-/// No output may be an input: it would be gone.
-void require_other_file(const ReportArguments& arguments, const std::string& output) {
-  for (const std::string& input : arguments.results) {
-    std::error_code none;
-    if (input == output || std::filesystem::equivalent(input, output, none))
-      throw UsageError(text("report: ", printable(output), " is read: expected another output"));
+/// Two names of one file, which may not be there yet. What is no regular file is not lost when it
+/// is written twice.
+bool is_same_file(const std::string& a, const std::string& b) {
+  namespace fs = std::filesystem;
+  std::error_code none;
+  if (fs::is_other(a, none)) return false;
+  const fs::path whole = fs::weakly_canonical(fs::absolute(a, none), none);
+  return (!whole.empty() && whole == fs::weakly_canonical(fs::absolute(b, none), none)) ||
+         fs::equivalent(a, b, none);
+}
+
+/// No output may be an input or another output: one of the two would be gone.
+void require_files_of_their_own(const ReportArguments& arguments) {
+  const std::pair<const char*, const std::string*> outputs[] = {
+      {"--html", &arguments.html},   {"--junit", &arguments.junit},
+      {"--sarif", &arguments.sarif}, {"--step-summary", &arguments.step_summary},
+      {"--trace", &arguments.trace}, {"--dot", &arguments.dot},
+      {"--svg", &arguments.svg},     {"--write-baseline", &arguments.write_baseline}};
+  for (auto output = std::begin(outputs); output != std::end(outputs); ++output) {
+    const auto& [option, path] = *output;
+    if (path->empty()) continue;
+    std::vector<std::string> inputs = arguments.results;
+    // A baseline may be written anew: it is read first.
+    if (path != &arguments.write_baseline && !arguments.baseline.empty())
+      inputs.push_back(arguments.baseline);
+    for (const std::string& input : inputs)
+      if (is_same_file(*path, input))
+        throw UsageError(
+            text("report: ", option, ": ", printable(*path), " is read: expected another output"));
+    for (auto other = std::begin(outputs); other != output; ++other)
+      if (!other->second->empty() && is_same_file(*path, *other->second))
+        throw UsageError(text("report: ", other->first, " and ", option, " both write ",
+                              printable(*path), ": expected two files"));
   }
 }
 
@@ -82,10 +109,7 @@ void draw(const ReportArguments& arguments, const Results& results) {
 
 Exit report(const ReportArguments& arguments) {
   catch_interrupts();
-  for (const std::string* output :
-       {&arguments.html, &arguments.junit, &arguments.sarif, &arguments.step_summary,
-        &arguments.trace, &arguments.dot, &arguments.svg, &arguments.write_baseline})
-    if (!output->empty()) require_other_file(arguments, *output);
+  require_files_of_their_own(arguments);
   if (!arguments.write_baseline.empty()) {
     if (arguments.reason.empty() || arguments.expires.empty())
       throw UsageError("report: --write-baseline: expected --reason and --expires");
@@ -93,6 +117,7 @@ Exit report(const ReportArguments& arguments) {
   }
 
   Results results = read_results(arguments.results);
+  for (const std::string& problem : results.unreadable) print_error(problem);
   Baseline baseline;
   if (!arguments.baseline.empty()) baseline = read_baseline(arguments.baseline);
   mark_known(baseline, results, today());
@@ -114,7 +139,8 @@ Exit report(const ReportArguments& arguments) {
 
 std::function<Exit()> add_options(CLI::App& app) {
   const auto arguments = std::make_shared<ReportArguments>();
-  app.add_option("RESULT", arguments->results, "What the other verbs printed with --format jsonl")
+  app.add_option("RESULT", arguments->results,
+                 "What the other verbs printed with --format jsonl; - for standard input")
       ->type_name("RESULT.jsonl")
       ->required();
   const auto add_file = [&](const char* name, std::string& target, const char* description) {

@@ -222,6 +222,11 @@ void write_dump_diff(std::ostream& out, const DiffSides& sides, const DumpDiffRe
                                            {"first", &tap == first},
                                            {"kind_of_view", tap.kind},
                                            {"held", maps_of(tap, &RankHolding::held)}});
+    if (!tap.ranks.empty()) {
+      std::vector<std::int64_t> ranks;
+      for (const RankHolding& rank : tap.ranks) ranks.push_back(rank.at.world);
+      record.more.emplace_back("ranks", ranks);
+    }
     const std::string required = maps_of(tap, &RankHolding::required);
     if (!required.empty()) record.more.emplace_back("required", required);
     if (!tap.against.empty()) record.more.emplace_back("against", tap.against);

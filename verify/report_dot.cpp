@@ -20,7 +20,7 @@ std::string escaped(const std::string& raw) {
 std::string label_of(const ResultTap& tap) {
   std::string label = escaped(tap.place());
   for (std::size_t rank = 0; rank < tap.rows.size(); ++rank) {
-    label += text("|{rank\\ ", rank, '|', escaped(tap.rows[rank]));
+    label += text("|{rank\\ ", tap.rank_of(rank), '|', escaped(tap.rows[rank]));
     if (rank < tap.sums.size() && tap.sums[rank] != "complete")
       label += '|' + escaped(tap.sums[rank]);
     if (rank < tap.columns.size() && tap.columns[rank] != "all")

@@ -84,6 +84,7 @@ class Packer {
                           {"expected", problem.expected},
                           {"actual", problem.actual},
                           {"after", problem.after},
+                          {"called", problem.called},
                           {"row", problem.first_bad_row},
                           {"ranks", problem.ranks},
                           {"message", problem.message},
@@ -115,11 +116,13 @@ class Packer {
             {"calls", std::move(calls)}};
   }
 
-  /// [step, name, stage, view, observed, allowed, metric, verdict, failed, levels, detail]; view
-  /// and verdict are -1 where the tap has none.
+  /// [step, name, stage, view, observed, allowed, metric, verdict, failed, levels, detail,
+  /// [rank] required]; view and verdict are -1 where the tap has none.
   Json tap_of(const ResultTap& tap) {
     std::string levels;
     for (const double ratio : tap.row_ratios) levels += level_of(ratio);
+    Json required = Json::array();
+    for (const std::string& rows : tap.required) required.push_back(name(rows));
     return {name(tap.step),
             name(tap.name),
             tap.stage,
@@ -130,7 +133,8 @@ class Packer {
             tap.is_compared ? Json(name(tap.verdict)) : Json(-1),
             tap.failed,
             levels,
-            tap.detail};
+            tap.detail,
+            std::move(required)};
   }
 
   std::size_t name(const std::string& word) {
@@ -139,19 +143,21 @@ class Packer {
     return place->second;
   }
 
+  /// [rows, sums, columns, ranks], each [rank]; no ranks where they are 0, 1, ...
   Json view(const ResultTap& tap) {
     if (tap.rows.empty()) return -1;
-    std::array<std::vector<std::size_t>, 3> view;
+    std::array<std::vector<std::size_t>, 4> view;
     for (const std::string& rows : tap.rows) view[0].push_back(name(rows));
     for (const std::string& sum : tap.sums) view[1].push_back(name(sum));
     for (const std::string& columns : tap.columns) view[2].push_back(name(columns));
+    view[3].assign(tap.ranks.begin(), tap.ranks.end());
     const auto [place, is_new] = place_of_view_.emplace(view, views_.size());
     if (is_new) views_.push_back(view);
     return place->second;
   }
 
   std::map<std::string, std::size_t> place_of_name_;
-  std::map<std::array<std::vector<std::size_t>, 3>, std::size_t> place_of_view_;
+  std::map<std::array<std::vector<std::size_t>, 4>, std::size_t> place_of_view_;
   std::vector<std::string> names_;
   Json views_ = Json::array();
 };

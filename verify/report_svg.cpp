@@ -84,11 +84,15 @@ std::string layer_svg(const ResultCase& result, const std::string& module) {
   const ResultTap* const bad = first_bad_tap(result);
   std::size_t name_width = 0;
   std::vector<std::size_t> widths;  // [rank]
+  const ResultTap* widest_tap = nullptr;
   for (const LayerStep& step : steps) {
     const auto* const tap = std::get_if<const ResultTap*>(&step);
     if (tap == nullptr) continue;
     name_width = std::max(name_width, width_of((*tap)->place()));
-    widths.resize(std::max(widths.size(), (*tap)->rows.size()));
+    if ((*tap)->rows.size() > widths.size()) {
+      widths.resize((*tap)->rows.size());
+      widest_tap = *tap;
+    }
     for (std::size_t rank = 0; rank < (*tap)->rows.size(); ++rank)
       widths[rank] = std::max({widths[rank], width_of_map((*tap)->rows[rank]),
                                width_of(note_of(**tap, rank)), width_of("rank 00")});
@@ -109,7 +113,8 @@ std::string layer_svg(const ResultCase& result, const std::string& module) {
   svg.children.push_back(label(margin, y, result.name + ", " + module, "title"));
   y += line;
   for (std::size_t rank = 0; rank < widths.size(); ++rank)
-    svg.children.push_back(label(lefts[rank], y, "rank " + px(rank), "title"));
+    svg.children.push_back(
+        label(lefts[rank], y, text("rank ", widest_tap->rank_of(rank)), "title"));
   y += line;
   std::size_t widest = std::max(right, margin + width_of(result.name + module) + 40);
   for (const LayerStep& step : steps) {

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "reference/program/error.hpp"
 #include "verify/report_formats.hpp"
@@ -12,9 +13,17 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// The world ranks of each stage, in order: those that take part in its collectives, and where
-/// there are none as many as hold its tensors.
+/// The world ranks of each stage, in order: those that its tensors name, or take part in its
+/// collectives, and where there are none as many as hold its tensors.
 std::map<std::int64_t, std::vector<std::int64_t>> ranks_of_stages(const ResultCase& result) {
+  std::map<std::int64_t, std::set<std::int64_t>> named;
+  for (const ResultTap& tap : result.taps)
+    if (!tap.ranks.empty()) named[tap.stage].insert(tap.ranks.begin(), tap.ranks.end());
+  if (!named.empty()) {
+    std::map<std::int64_t, std::vector<std::int64_t>> ranks;
+    for (const auto& [stage, of_stage] : named) ranks[stage] = {of_stage.begin(), of_stage.end()};
+    return ranks;
+  }
   std::map<std::int64_t, std::size_t> counts;
   for (const ResultTap& tap : result.taps)
     counts[tap.stage] = std::max(counts[tap.stage], tap.rows.size());
@@ -79,7 +88,8 @@ class Trace {
       Json arguments = {{"rows", tap.rows[i]}};
       if (i < tap.sums.size()) arguments["sum"] = tap.sums[i];
       if (i < tap.columns.size()) arguments["columns"] = tap.columns[i];
-      Json event = slice(tap.place(), is_bad ? "first finding" : "tensor", ranks[i], arguments);
+      Json event = slice(tap.place(), is_bad ? "first finding" : "tensor",
+                         tap.ranks.empty() ? ranks[i] : tap.rank_of(i), arguments);
       if (is_bad) event["cname"] = "terrible";
       events_.push_back(std::move(event));
     }

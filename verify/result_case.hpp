@@ -15,6 +15,8 @@ struct ResultTap {
   std::string step = {}, name = {};                             // "target", "model.layers.0.mlp"
   std::int64_t stage = 0;                                       // of the pipeline
   std::vector<std::string> rows = {}, sums = {}, columns = {};  // [rank of the stage]; or no view
+  std::vector<std::string> required = {};  // [rank of the stage] where it fails and that is known
+  std::vector<std::int64_t> ranks = {};    // of the world, whose those are; empty: 0, 1, ...
   bool is_compared = false;
   std::optional<double> observed = {}, allowed = {};
   std::string metric = {}, verdict = {}, detail = {};
@@ -23,6 +25,10 @@ struct ResultTap {
   std::vector<double> row_ratios = {};  // [token] observed / allowed of its row; empty: not known
 
   std::string place() const { return step.empty() ? name : step + '/' + name; }
+  /// Whose rows[i] are: of the world where that is known, else of the stage.
+  std::int64_t rank_of(std::size_t i) const {
+    return i < ranks.size() ? ranks[i] : static_cast<std::int64_t>(i);
+  }
 };
 
 /// A collective between two tensors that the program named.
@@ -38,7 +44,8 @@ struct Problem {
   std::string rule = {};   // "rows", "completeness", ...; "difference", "missing", "error", ...
   std::string place = {};  // a tap or a module; may be empty
   std::string operation = {}, tensor = {}, expected = {}, actual = {};
-  std::string after = {};  // the place of the tensor that was named last before it
+  std::string after = {};   // the place of the tensor that was named last before it
+  std::string called = {};  // what it is called: "shard where full is required"; may be empty
   std::int64_t first_bad_row = -1;
   std::vector<std::int64_t> ranks = {};
   std::string message = {};  // one line
@@ -48,7 +55,7 @@ struct Problem {
 
 enum class Outcome { passed, failed, error };
 
-/// One configuration, or one case of a golden file.
+/// One configuration, one case of a golden file, or one step of a dp rank of a dump.
 struct ResultCase {
   std::string source = {};  // the report file
   std::string verb = {};    // "check", "check --matrix", "run", ...
@@ -93,6 +100,7 @@ struct ResultRun {
 struct Results {
   std::vector<ResultCase> cases = {};
   std::vector<ResultRun> runs = {};
+  std::vector<std::string> unreadable = {};  // why, of each file that is not read to its end
 
   std::size_t num_news() const;
   std::size_t num_known() const;

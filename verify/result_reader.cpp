@@ -2,9 +2,13 @@
 #include "verify/result_reader.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <filesystem>
 #include <fstream>
-#include <iterator>
+#include <iostream>
+#include <limits>
 #include <map>
+#include <memory>
 #include <set>
 #include <sstream>
 
@@ -23,9 +27,64 @@ std::string joined_by(const char* separator, const std::vector<std::string>& wor
   return all;
 }
 
-std::vector<std::string> words_of(const std::string& line) {
-  std::istringstream in(line);
-  return {std::istream_iterator<std::string>(in), {}};
+/// What each rank holds, of "[0,1] columns 0/2 [0,1] columns 1/2".
+std::vector<std::string> by_rank(const std::string& maps) {
+  std::vector<std::string> ranks;
+  for (std::size_t begin = 0, end; begin < maps.size(); begin = end + 1) {
+    end = std::min(maps.find(" [", begin), maps.size());
+    ranks.push_back(maps.substr(begin, end - begin));
+  }
+  return ranks;
+}
+
+/// Puts what the ranks hold, "[0,1] columns 0/2 partial 1/2" each, into `tap`.
+void hold(ResultTap& tap, const std::vector<std::string>& ranks) {
+  tap.rows.clear();
+  tap.sums.clear();
+  tap.columns.clear();
+  for (const std::string& held : ranks) {
+    std::istringstream words(held);
+    std::string rows, columns = "all", sum;
+    words >> rows;
+    for (std::string word; words >> word;) {
+      if (word == "columns")
+        words >> columns;
+      else
+        sum += (sum.empty() ? "" : " ") + word;
+    }
+    tap.rows.push_back(rows);
+    tap.sums.push_back(sum.empty() ? "complete" : sum);
+    tap.columns.push_back(columns);
+  }
+}
+
+/// Observed / allowed; infinity where that is no number.
+double ratio_of(const std::optional<double>& observed, const std::optional<double>& allowed) {
+  if (observed.value_or(0) == 0) return 0;
+  const double ratio = *observed / allowed.value_or(1);
+  return std::isnan(ratio) ? std::numeric_limits<double>::infinity() : ratio;
+}
+
+std::vector<std::string> lines_of(const std::string& all) {
+  std::vector<std::string> lines;
+  std::istringstream in(all);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+/// Why a tap fails: what that is called, and its numbers, which may be within what is allowed.
+std::string failure_in_words(const ReportRecord& record) {
+  const std::string called = text_in(record, "called");
+  const std::string detail = joined_by("; ", lines_of(text_in(record, "detail")));
+  std::string numbers;
+  const bool is_over = record.observed && record.allowed && !(*record.observed <= *record.allowed);
+  if (record.observed && record.allowed)
+    numbers =
+        text(text_in(record, "metric"), ' ', *record.observed, " of ", *record.allowed, " allowed");
+  if (!called.empty()) return joined_by("; ", {called, is_over ? numbers : "", detail});
+  const std::string verdict = record.verdict.value_or("difference");
+  if (numbers.empty() && verdict == "difference") numbers = "right as far as it is there";
+  return joined_by("; ", {joined_by(is_over ? ", " : ", but ", {verdict, numbers}), detail});
 }
 
 /// A verdict of a case or of a whole run that is as it should be.
@@ -43,8 +102,9 @@ class Sorter {
   Sorter(const std::string& source, Results& results)
       : source_(source), results_(results), first_case_(results.cases.size()) {}
 
-  void take(const ReportRecord& record, std::size_t line) {
-    line_ = line;
+  void take(const std::string& line, std::size_t number) {
+    line_ = number;
+    const ReportRecord record = parse_record(line);
     is_open_ = true;
     if (record.kind == "tap") {
       take_tap(record);
@@ -72,13 +132,18 @@ class Sorter {
 
   /// At the end of the file.
   void finish() {
-    if (!is_open_) return;
-    ResultCase& broken = new_case("unknown", "", "the run did not come to its end");
+    if (is_open_)
+      break_off(
+          "no summary at the end of the file: the run was interrupted, or its output cut off");
+  }
+
+  /// Where the file cannot be read on: what has been found is kept, what was right so far is not.
+  void break_off(const std::string& problem) {
+    std::erase_if(pending_, [](const auto& own) { return own.second.result.problems.empty(); });
+    take_the_rest("");
+    ResultCase& broken = new_case(source_, source_ + ": the run did not come to its end");
     broken.outcome = Outcome::error;
-    broken.problems.push_back({.rule = "error",
-                               .message = "no summary at the end of the file: the run was "
-                                          "interrupted, or its output cut off",
-                               .line = line_});
+    broken.problems.push_back({.rule = "error", .message = problem, .line = line_});
     end_run({"", "error", {}});
   }
 
@@ -88,6 +153,24 @@ class Sorter {
     std::optional<double> seconds;
   };
 
+  /// What a record is about. What a diff says of a dump has a step, and is kept apart by dp rank;
+  /// what is missing of a step has no case, and what is missing of all steps is of none.
+  struct Subject {
+    std::string file, case_name;
+    std::int64_t step = -1, dp = 0;
+
+    bool is_step() const { return step >= 0; }
+    auto operator<=>(const Subject&) const = default;
+  };
+
+  static Subject subject_of(const ReportRecord& record) {
+    const std::string file = record.file.value_or("");
+    if (std::ranges::find(record.more, "engine_step", [](const auto& key) { return key.first; }) ==
+        record.more.end())
+      return {file, record.case_name.value_or("")};
+    return {file, "", whole_in(record, "engine_step"), whole_in(record, "dp")};
+  }
+
   /// A configuration whose records come.
   struct Pending {
     ResultCase result;
@@ -96,16 +179,15 @@ class Sorter {
   };
 
   Pending& pending(const ReportRecord& record) {
-    return pending_[{record.file.value_or(""), record.case_name.value_or("")}];
+    Pending& of = pending_[subject_of(record)];
+    if (of.result.name.empty()) of.result.name = record.case_name.value_or("");
+    return of;
   }
 
-  /// The tap of a record. Steps of an engine and stages of a pipeline may use a name again.
+  /// The tap of a record. Stages of a pipeline may use a name again.
   ResultTap& tap_of(Pending& of, const ReportRecord& record) {
-    std::string step = record.step.value_or("");
-    const std::string name = record.tap.value_or("");
-    const std::int64_t stage = whole_in(record, "stage"),
-                       engine_step = whole_in(record, "engine_step");
-    if (engine_step > 0) step = text("engine step ", engine_step, ", ", step);
+    const std::string step = record.step.value_or(""), name = record.tap.value_or("");
+    const std::int64_t stage = whole_in(record, "stage");
     const std::string key = step + '/' + name;
     auto place = of.taps.find(key);
     if (place != of.taps.end() && stage != of.result.taps[place->second].stage)
@@ -132,19 +214,18 @@ class Sorter {
     ResultTap& tap = tap_of(of, record);
     const bool failed = flag_in(record, "failed");
     tap.values += whole_in(record, "values");
-    if (const std::string held = text_in(record, "held"); !held.empty()) tap.rows = words_of(held);
-    const auto ratio = [](const std::optional<double>& observed, std::optional<double> allowed) {
-      return observed.value_or(0) == 0 ? 0 : *observed / allowed.value_or(1);
-    };
+    if (const auto held = by_rank(text_in(record, "held")); !held.empty()) hold(tap, held);
+    for (const double rank : numbers_in(record, "ranks")) tap.ranks.push_back(std::int64_t(rank));
+    if (failed) tap.required = by_rank(text_in(record, "required"));
     // Of several records of one tap, those of the ranks, the worst.
     if (!tap.is_compared || (failed && !tap.failed) ||
         (failed == tap.failed &&
-         !(ratio(record.observed, record.allowed) <= ratio(tap.observed, tap.allowed)))) {
+         ratio_of(record.observed, record.allowed) > ratio_of(tap.observed, tap.allowed))) {
       tap.observed = record.observed;
       tap.allowed = record.allowed;
       tap.metric = text_in(record, "metric");
       tap.verdict = record.verdict.value_or("");
-      tap.detail = text_in(record, "detail");
+      tap.detail = joined_by("; ", {text_in(record, "called"), text_in(record, "detail")});
     }
     // Data-parallel ranks have rows of their own, one rank after the other.
     const std::vector<double> ratios = numbers_in(record, "row_ratios");
@@ -152,17 +233,17 @@ class Sorter {
     tap.is_compared = true;
     tap.failed = tap.failed || failed;
     if (!failed) return;
-    std::string message = tap.place() + ": " + record.verdict.value_or("difference");
-    if (record.observed && record.allowed)
-      message += text(", ", text_in(record, "metric"), ' ', *record.observed, " of ",
-                      *record.allowed, " allowed");
+    const std::string verdict = record.verdict.value_or("difference");
+    const std::string called = text_in(record, "called");
     add_problem(of, record,
-                {.rule = record.verdict.value_or("difference"),
+                {.rule = verdict,
                  .place = tap.place(),
                  .expected = text_in(record, "required"),
                  .actual = text_in(record, "held"),
-                 .message = joined_by(
-                     "; ", {message, text_in(record, "called"), text_in(record, "detail")})});
+                 .called = called == verdict ? "" : called,
+                 .message = tap.place() + ": " + failure_in_words(record)});
+    const std::string repair = text_in(record, "repair");
+    if (of.result.problems.size() == 1 && !repair.empty()) of.result.repairs = {repair};
   }
 
   void take_call(const ReportRecord& record) {
@@ -247,7 +328,7 @@ class Sorter {
 
   void take_case(const ReportRecord& record) {
     Pending of = std::move(pending(record));
-    pending_.erase({record.file.value_or(""), record.case_name.value_or("")});
+    pending_.erase(subject_of(record));
     ResultCase& result = of.result;
     result.file = record.file.value_or("");
     result.name = record.case_name.value_or("");
@@ -278,8 +359,7 @@ class Sorter {
   }
 
   void take_fault(const ReportRecord& record) {
-    ResultCase& result =
-        new_case("", "", text_in(record, "fault") + ": " + text_in(record, "title"));
+    ResultCase& result = new_case("", text_in(record, "fault") + ": " + text_in(record, "title"));
     result.outcome = flag_in(record, "derived") ? Outcome::passed : Outcome::failed;
     result.verdict = record.verdict.value_or("");
     result.detail = text_in(record, "detail");
@@ -309,22 +389,63 @@ class Sorter {
       results_.cases.push_back(std::move(result));
       pending_.erase(own);
     }
-    for (auto& [key, of] : pending_) {  // without a record of their own: of `diff`; unreadable
-      of.result.file = key.first;
-      of.result.name = key.second.empty() ? key.first : key.second;
-      if (of.result.problems.empty() && of.result.taps.empty()) continue;
-      if (of.result.outcome == Outcome::passed && !of.result.problems.empty())
-        of.result.outcome = Outcome::failed;
-      results_.cases.push_back(std::move(of.result));
-    }
-    pending_.clear();
+    const std::string trusted = text_in(record, "trusted");
+    take_the_rest(trusted.empty()
+                      ? ""
+                      : joined_by(", ", {text_in(record, "parallel"), "held against " + trusted}));
     const auto of_run = std::ranges::subrange(results_.cases.begin() + std::ptrdiff_t(first_case_),
                                               results_.cases.end());
     if (!is_good(verdict) && std::ranges::all_of(of_run, [](const ResultCase& result) {
           return result.outcome == Outcome::passed;
         }))
-      fail(new_case("", "", verb), verdict);  // the whole is worse than its parts say
+      fail(new_case("", verb), verdict);  // the whole is worse than its parts say
     end_run({verb, verdict, number_in(record, "seconds")});
+  }
+
+  /// Configurations without a record of their own: steps of a dump, files that cannot be read.
+  void take_the_rest(const std::string& title) {
+    std::vector<Problem> of_all_steps;
+    for (auto own = pending_.begin(); own != pending_.end(); ++own) {
+      const auto& [file, case_name, step, dp] = own->first;
+      ResultCase& result = own->second.result;
+      if (!own->first.is_step()) {
+        of_all_steps.clear();
+        const auto next = std::next(own);
+        if (next != pending_.end() && next->first.is_step() && next->first.file == file) {
+          of_all_steps = std::move(result.problems);
+          continue;
+        }
+      }
+      if (result.problems.empty() && result.taps.empty()) continue;
+      result.file = file;
+      result.title = title;
+      if (result.name.empty()) result.name = file.empty() ? source_ : file;
+      if (step > 0) result.name += text(", engine step ", step);
+      if (dp > 0) result.name += text(", dp rank ", dp);
+      if (!of_all_steps.empty()) {
+        result.problems.insert(result.problems.begin(), of_all_steps.begin(), of_all_steps.end());
+        result.repairs.clear();  // of what is a consequence
+      }
+      name_worst(result);
+      if (result.outcome == Outcome::passed && !result.problems.empty())
+        result.outcome = Outcome::failed;
+      results_.cases.push_back(std::move(result));
+    }
+    pending_.clear();
+  }
+
+  /// The tap that is nearest to its limit, or furthest over it.
+  static void name_worst(ResultCase& result) {
+    double worst = 0;
+    for (const ResultTap& tap : result.taps) {
+      const double ratio = ratio_of(tap.observed, tap.allowed);
+      if (!tap.allowed || tap.metric == "rows" || ratio <= worst) continue;
+      worst = ratio;
+      result.observed = tap.observed;
+      result.allowed = tap.allowed;
+      result.metric = tap.metric;
+      result.worst_place = tap.place();
+    }
   }
 
   void fail(ResultCase& result, const std::string& verdict) const {
@@ -351,15 +472,15 @@ class Sorter {
     result.seconds = number_in(record, "seconds");
   }
 
-  ResultCase& new_case(const std::string& verb, const std::string& file, const std::string& name) {
+  ResultCase& new_case(const std::string& file, const std::string& name) {
     return results_.cases.emplace_back(
-        ResultCase{.source = source_, .verb = verb, .file = file, .name = name, .line = line_});
+        ResultCase{.source = source_, .file = file, .name = name, .line = line_});
   }
 
   void end_run(const Ending& ending) {
     for (std::size_t i = first_case_; i < results_.cases.size(); ++i) {
       results_.cases[i].source = source_;
-      if (!ending.verb.empty()) results_.cases[i].verb = ending.verb;
+      results_.cases[i].verb = ending.verb.empty() ? "unknown" : ending.verb;
     }
     results_.runs.push_back(
         {source_, ending.verb, ending.verdict, ending.seconds, first_case_, results_.cases.size()});
@@ -372,29 +493,64 @@ class Sorter {
   std::size_t first_case_;
   std::size_t line_ = 0;
   bool is_open_ = false;  // records came since the last run ended
-  std::map<std::pair<std::string, std::string>, Pending> pending_;  // by file and case
+  std::map<Subject, Pending> pending_;
 };
+
+}  // namespace
+
+namespace {
+
+/// Longer than a record of any verb: a tap of a million rows has 10 MB.
+constexpr std::streamsize longest_line = 64 << 20;
+
+void read_lines(std::istream& in, const std::string& file, Sorter& sorter) {
+  const auto buffer = std::make_unique_for_overwrite<char[]>(longest_line);
+  std::size_t number = 0, records = 0;
+  while (in.getline(buffer.get(), longest_line)) {
+    ++number;
+    throw_if_interrupted();
+    const std::string line(buffer.get(), std::size_t(in.gcount() - (in.eof() ? 0 : 1)));
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    ++records;
+    in_scope(text(printable(file), ':', number), [&] { sorter.take(line, number); });
+  }
+  if (in.bad()) throw FileError(printable(file) + ": cannot be read to its end");
+  if (!in.eof())
+    throw FileError(text(printable(file), ':', number + 1, ": is longer than ", longest_line >> 20,
+                         " MiB, expected a line of a report"));
+  if (records == 0) throw FileError(printable(file) + ": is empty, expected a line of a report");
+}
+
+void read_file(const std::string& file, Results& results) {
+  const bool is_standard_input = file == "-";
+  std::ifstream own;
+  if (!is_standard_input) {
+    std::error_code none;
+    if (std::filesystem::is_directory(file, none))
+      throw FileError(printable(file) + ": is a folder, expected a file of records");
+    own.open(file, std::ios::binary);
+    if (!own) throw FileError(printable(file) + ": cannot be read");
+  }
+  const std::string name = is_standard_input ? "standard input" : file;
+  Sorter sorter(name, results);
+  std::istream& in = is_standard_input ? std::cin : own;
+  try {
+    read_lines(in, name, sorter);
+  } catch (const FileError& error) {  // the other files are still read
+    results.unreadable.push_back(error.what());
+    sorter.break_off(text(error.what(), in.eof() ? "; the file ends here: the run was interrupted, "
+                                                   "or its output cut off"
+                                                 : ""));
+    return;
+  }
+  sorter.finish();
+}
 
 }  // namespace
 
 Results read_results(const std::vector<std::string>& files) {
   Results results;
-  for (const std::string& file : files) {
-    std::ifstream in(file, std::ios::binary);
-    if (!in) throw FileError(text(printable(file), ": cannot be read"));
-    Sorter sorter(file, results);
-    std::size_t number = 0;
-    for (std::string line; std::getline(in, line);) {
-      ++number;
-      throw_if_interrupted();
-      in_scope(text(printable(file), ':', number),
-               [&] { sorter.take(parse_record(line), number); });
-    }
-    if (in.bad() || number == 0)
-      throw FileError(text(printable(file), number == 0 ? ": is empty, expected a line of a report"
-                                                        : ": cannot be read to its end"));
-    sorter.finish();
-  }
+  for (const std::string& file : files) read_file(file, results);
   return results;
 }
 

@@ -8,9 +8,10 @@
 namespace tokenview {
 
 /// Reads report files (JSON Lines, see report.hpp), each of one or more runs. A line is read and
-/// dropped: memory holds what the formats need of it. A run without its last summary did not come
-/// to its end, and is a case with Outcome::error. Records of kinds that are not known here are
-/// passed over. Throws FileError with file and line.
+/// dropped: memory holds what the formats need of it. "-" is standard input. Blank lines, and
+/// records of kinds that are not known here, are passed over. A run without its last summary did
+/// not come to its end, and is a case with Outcome::error; so is a file from its first line on that
+/// is no record. Throws FileError for a file that cannot be opened.
 Results read_results(const std::vector<std::string>& files);
 
 }  // namespace tokenview

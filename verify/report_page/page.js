@@ -32,6 +32,14 @@ const plural = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
 const badge = (outcome, text) => el("span", { class: `badge ${outcome}` }, text || outcome);
 const verdictOf = one => one.outcome === "passed" && one.expected ? "fails as expected" : one.outcome;
 
+/// "17 %" of the limit, "12.3 times" it; "over" where that is no number.
+const shareOf = ratio => {
+  const percent = 100 * ratio;
+  if (!Number.isFinite(ratio)) return "over";
+  if (ratio >= 10) return `${number(ratio)} times`;
+  return `${percent >= 10 ? Math.floor(percent) : percent === 0 ? 0 : percent < 0.01 ? "< 0.01" : percent.toPrecision(2)} %`;
+};
+
 function bar(observed, allowed) {
   const ratio = ratioOf(observed, allowed);
   if (ratio === null) return "";
@@ -39,8 +47,10 @@ function bar(observed, allowed) {
   const width = ratio === 0 ? 0 : Math.max(2, Math.min(100, 100 + Math.log10(ratio) * 100 / 6));
   const fill = el("i");
   fill.style.width = `${Number.isNaN(ratio) ? 100 : width}%`;
-  return el("span", { class: `bar${ratio <= 1 ? "" : " over"}`, title: `observed / allowed ${number(ratio)}` }, fill);
+  return [el("span", { class: `bar${ratio <= 1 ? "" : " over"}`, title: barWords }, fill), " ", el("span", { class: "share" }, shareOf(ratio))];
 }
+const barWords = "observed / allowed; the bar has a logarithmic scale: full at the limit, half full at a thousandth of it";
+const barHead = () => el("th", { scope: "col", title: barWords }, "of limit (log bar)");
 
 // ---- overview
 
@@ -128,7 +138,7 @@ function overview() {
     el("div", { class: "tools" }, input, filters, verbs.length > 1 ? select : null, counter),
     el("div", { class: "scroll" }, el("table", { class: "cases" },
       el("thead", {}, el("tr", {}, ["verdict", "run", "configuration"].map(t => el("th", { scope: "col" }, t)), el("th", { class: "number", scope: "col" }, "observed"),
-        el("th", { class: "number", scope: "col" }, "allowed"), el("th", { scope: "col", title: "observed / allowed over six decades; full: at the limit" }, "of limit"), el("th", { scope: "col" }, "first problem"))), body)));
+        el("th", { class: "number", scope: "col" }, "allowed"), barHead(), el("th", { scope: "col" }, "first problem"))), body)));
   again();
 }
 
@@ -140,9 +150,10 @@ function cell(text) {
   const parts = inner === "" ? [] : inner.split(",");
   return el("span", { class: "cell", title: text }, parts.length === 0 ? el("i", { class: "none" }, "none") : parts.map(part => {
     if (/PAD/.test(part)) return el("i", { class: "pad" }, part);
-    if (/MIX/.test(part)) return el("i", { class: "mix" }, part);
+    if (/MIX|SUM|NaN|\?/.test(part)) return el("i", { class: "mix" }, part);
     const token = el("i", {}, part);
-    token.style.setProperty("--hue", String((Number((part.match(/\d+/) || [0])[0]) * 47 + (/^d(\d+)/.test(part) ? 180 * Number(part.match(/^d(\d+)/)[1]) : 0)) % 360));
+    const first = part.match(/(\d+)(?:-[^-]*)?(?:\*\d+)?$/), dp = part.match(/d(\d+):/);  // of "2", "0-16", "3*2", "2xd1:3"
+    token.style.setProperty("--hue", String((Number(first ? first[1] : 0) * 47 + 180 * Number(dp ? dp[1] : 0)) % 360));
     return token;
   }));
 }
@@ -158,35 +169,54 @@ const breakable = name => el("span", {}, name.split(/(?<=[./])/).map((part, i) =
 
 const placeOf = tap => (data.names[tap[0]] ? `${data.names[tap[0]]}/` : "") + data.names[tap[1]];
 
+/// The ranks of a view, in the order of its cells.
+const ranksOf = view => view[3].length ? view[3] : view[0].map((unused, i) => i);
+
+/// What a rank of a view holds: its rows, and what they are of the value.
+function holding(view, i) {
+  const sum = data.names[view[1][i]], column = data.names[view[2][i]];
+  const notes = [sum && sum !== "complete" ? sum : "", column && column !== "all" ? `columns ${column}` : ""].filter(Boolean).join(", ");
+  return [cell(data.names[view[0][i]]), notes ? el("div", { class: "sum" }, notes) : null];
+}
+
+/// What every rank holds of a tap beside what it should; null: that is not known.
+function dueSection(tap) {
+  if (!tap || tap[3] < 0 || tap[11].length === 0) return null;
+  const view = data.views[tap[3]];
+  return el("div", { class: "scroll due" }, el("table", {},
+    el("thead", {}, el("tr", {}, ["rank", "holds", "required"].map(name => el("th", { scope: "col" }, name)))),
+    el("tbody", {}, ranksOf(view).map((rank, i) => {
+      const [rows, ...more] = (data.names[tap[11][i]] ?? "").split(/(?<=\])/);
+      return el("tr", {}, el("td", {}, String(rank)), el("td", {}, holding(view, i)), el("td", {}, rows ? [cell(rows), el("div", { class: "sum" }, more.join("").trim())] : ""));
+    }))));
+}
+
 function mapSection(one) {
   const withViews = one.taps.filter(tap => tap[3] >= 0);
   if (withViews.length === 0) return null;
   const marked = new Map();
   one.problems.forEach((problem, i) => { if (problem.tap >= 0 && !marked.has(problem.tap)) marked.set(problem.tap, i); });
-  const ranks = Math.max(...withViews.map(tap => data.views[tap[3]][0].length));
+  const ranks = [...new Set(withViews.flatMap(tap => ranksOf(data.views[tap[3]])))].sort((a, b) => a - b);
   const body = el("tbody");
   let call = 0, last = -1;  // last: the view before
   const addCalls = before => {
     for (; call < one.calls.length && one.calls[call][0] <= before; ++call) {
       const [, operation, group, members, elements, module] = one.calls[call];
-      body.append(el("tr", { class: "call" }, el("td", { colspan: ranks + 1 },
+      body.append(el("tr", { class: "call" }, el("td", { colspan: ranks.length + 1 },
         `${data.names[operation]} over ${data.names[group]}, ranks ${members.join(" ")}${elements ? `, ${Math.round(elements)} elements a rank` : ""}${data.names[module] ? `, in ${data.names[module]}` : ""}`)));
     }
   };
   one.taps.forEach((tap, index) => {
     addCalls(index);
     if (tap[3] < 0) return;
-    const [held, sums, columns] = data.views[tap[3]];
-    const problem = marked.get(index);
+    const view = data.views[tap[3]], held = ranksOf(view);
+    const problem = marked.get(index), { rule, called } = one.problems[problem] ?? {};
     // What only differs in its numbers is told in the table below: here it would hide the findings.
-    const isFinding = problem === 0 || (problem !== undefined && one.problems[problem].rule !== "difference");
+    const isFinding = problem === 0 || (problem !== undefined && (rule !== "difference" || called));
+    const mark = [problem === 0 ? "first finding" : called ? "" : rule, called].filter(Boolean).join(": ");
     body.append(el("tr", { class: isFinding ? "finding" : tap[3] === last ? "same" : null, id: problem === 0 ? "first-finding" : null },
-      el("td", { class: "name" }, breakable(placeOf(tap)), tap[2] ? ` (stage ${tap[2]})` : "", isFinding ? el("div", { class: "mark" }, problem === 0 ? "first finding" : one.problems[problem].rule) : null),
-      held.map((map, rank) => {
-        const sum = data.names[sums[rank]], column = data.names[columns[rank]];
-        const notes = [sum && sum !== "complete" ? sum : "", column && column !== "all" ? `columns ${column}` : ""].filter(Boolean).join(", ");
-        return el("td", {}, cell(data.names[map]), notes ? el("div", { class: "sum" }, notes) : null);
-      })));
+      el("td", { class: "name" }, breakable(placeOf(tap)), tap[2] ? ` (stage ${tap[2]})` : "", isFinding ? el("div", { class: "mark" }, mark) : null),
+      ranks.map(rank => el("td", {}, held.includes(rank) ? holding(view, held.indexOf(rank)) : ""))));
     last = tap[3];
   });
   addCalls(Infinity);
@@ -198,10 +228,10 @@ function mapSection(one) {
   body.classList.toggle("changes", shown.onlyChanges);
   return el("section", {},
     el("h2", {}, "Rows of every rank, in program order"),
-    el("div", { class: "legend" }, el("span", {}, cell("[3]"), "token 3"), el("span", {}, cell("[PAD]"), "no token"), el("span", {}, cell("[MIX]"), "parts of several tokens"),
+    el("div", { class: "legend" }, el("span", {}, cell("[3]"), "token 3"), el("span", {}, cell("[PAD]"), "no token"), el("span", {}, cell("[MIX]"), "parts of several tokens"), el("span", {}, cell("[?]"), "no known row"),
       el("span", {}, el("span", { class: "sum" }, "partial 1/4 "), "summand 1 of 4 alone"), changes),
     el("div", { class: "scroll" }, el("table", { class: "map" },
-      el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "tensor"), Array.from({ length: ranks }, (unused, rank) => el("th", { scope: "col" }, `rank ${rank}`)))), body)));
+      el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "tensor"), ranks.map(rank => el("th", { scope: "col" }, `rank ${rank}`)))), body)));
 }
 
 /// A strip of one colour a token: the levels of report_html.cpp.
@@ -253,7 +283,7 @@ function tapsSection(one) {
     el("div", { class: "tools" }, input, failed ? only : null, counter),
     el("div", { class: "scroll" }, el("table", { class: "taps" },
       el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "tap"), el("th", { scope: "col" }, "verdict"), el("th", { class: "number", scope: "col" }, "observed"), el("th", { class: "number", scope: "col" }, "allowed"),
-        el("th", { scope: "col", title: "observed / allowed over six decades; full: at the limit" }, "of limit"), el("th", { scope: "col" }, "metric"), el("th", { scope: "col" }, compared.some(tap => tap[9]) ? "by token" : ""))), body)));
+        barHead(), el("th", { scope: "col" }, "metric"), el("th", { scope: "col" }, compared.some(tap => tap[9]) ? "by token" : ""))), body)));
   if (!failed) shown.onlyFailed = false;
   fill();
   return section;
@@ -263,15 +293,19 @@ function fact(name, value) {
   return value === "" || value === null || value === undefined ? null : el("div", {}, el("dt", {}, name), el("dd", {}, value));
 }
 
-function cause(problem, isFirst) {
-  const pairs = [["where", [problem.place, problem.operation].filter(Boolean).join(", ")], ["tensor", problem.tensor], ["after", problem.after], ["expected", problem.expected],
-    [problem.ranks.length ? `rank ${problem.ranks[0]} has` : "found", problem.actual],
+/// One problem; `tap`: the one that it is about.
+function cause(problem, tap, isFirst) {
+  const due = dueSection(tap);
+  const pairs = [["where", [problem.place, problem.operation].filter(Boolean).join(", ")], ["tensor", problem.tensor], ["after", problem.after], ["expected", due ? "" : problem.expected],
+    [problem.ranks.length ? `rank ${problem.ranks[0]} has` : "found", due ? "" : problem.actual],
     ["first bad row", problem.row >= 0 ? String(problem.row) : ""], ["ranks", problem.ranks.join(" ")], ["known", problem.known]];
-  const told = problem.expected !== "";
+  const told = problem.expected !== "" && problem.rule !== "difference";
+  const heading = problem.called || (told && data.rules[problem.rule]) || problem.message;
+  const rest = problem.called ? problem.message.slice(problem.message.indexOf(problem.called) + problem.called.length).replace(/^; /, "") : "";
   return el("div", { class: `cause${problem.known ? " known" : ""}` },
-    el("strong", {}, told && data.rules[problem.rule] ? data.rules[problem.rule] : problem.message),
+    el("strong", {}, heading), rest ? el("div", {}, rest) : null,
     el("dl", {}, pairs.filter(([, value]) => value).map(([name, value]) => [el("dt", {}, name), el("dd", { class: value === problem.expected || value === problem.actual ? "mono" : null }, value)]),
-      told && /rows from/.test(problem.message) ? [el("dt", {}, "rows from"), el("dd", {}, problem.message.replace(/^.*rows from /, ""))] : []),
+      told && /rows from/.test(problem.message) ? [el("dt", {}, "rows from"), el("dd", {}, problem.message.replace(/^.*rows from /, ""))] : []), due,
     isFirst && problem.tap >= 0 ? el("button", { type: "button", onclick: toFinding }, "show it in the table") : null);
 }
 
@@ -290,10 +324,10 @@ function casePage(index) {
       fact("seconds", one.seconds === null ? "" : one.seconds.toFixed(2)), fact("ended", one.detail && one.problems.length ? one.detail : "")),
     one.expected ? el("p", { class: "quiet" }, "This protocol is known to be wrong at these row counts, and is expected to fail here.") : "",
     one.problems.length ? el("h2", {}, one.outcome === "passed" ? "What is found" : "First problem: the cause of those after it") : "",
-    one.problems.length ? cause(one.problems[0], one.taps.length > 0 && one.taps[one.problems[0].tap]?.[3] >= 0) : "",
+    one.problems.length ? cause(one.problems[0], one.taps[one.problems[0].tap], one.taps[one.problems[0].tap]?.[3] >= 0) : "",
     one.repairs.length || one.hangsOn ? el("div", { class: "repair" }, one.hangsOn ? el("div", {}, el("strong", {}, "hangs on "), one.hangsOn) : null,
       one.repairs.map((words, i) => el("div", {}, el("strong", {}, i ? "or " : "repair "), words))) : "",
-    others.length ? el("details", {}, el("summary", {}, `${plural(others.length, "more problem")}`), others.map(problem => cause(problem, false))) : "",
+    others.length ? el("details", {}, el("summary", {}, `${plural(others.length, "more problem")}`), others.map(problem => cause(problem, one.taps[problem.tap], false))) : "",
     ...[mapSection(one), tapsSection(one)].filter(Boolean));
   scrollTo(0, 0);
   main.focus({ preventScroll: true });
