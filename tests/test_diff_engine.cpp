@@ -19,7 +19,8 @@ const std::string taps = "steps/0/taps/";
 constexpr std::int64_t hidden = 64, share = 9, tokens = 17;  // share: rows of a shard
 
 DumpDiffResult diff(const EditedDump& dump) {
-  return diff_with_golden(dump.paths(), engine + "golden.h5");
+  static const GoldenFile golden = GoldenFile::open(engine + "golden.h5");
+  return diff_with_golden(dump.paths(), golden);
 }
 
 const TapDiff& first_of(const DumpDiffResult& result) {
@@ -78,8 +79,7 @@ BOOST_AUTO_TEST_CASE(a_dump_against_itself_matches_in_its_sampled_rows_too) {
   const DumpDiffResult result = diff_dump(side, dump, DumpDiffOptions());
   BOOST_TEST(result.failed == 0);
   for (const TapDiff& tap : result.taps)
-    if (may_be_sampled(tap.tap))
-      BOOST_TEST(tap.kind == "full", tap.tap);
+    if (may_be_sampled(tap.tap)) BOOST_TEST(tap.kind == "full", tap.tap);
 }
 
 BOOST_AUTO_TEST_CASE(shards_of_the_embedding_that_changed_places) {
