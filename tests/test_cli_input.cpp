@@ -192,8 +192,8 @@ const std::vector<Fault> faults = {
 
 /// One line on standard error that names the file, and exit code 2.
 void require_refused(const Ended& end, const std::string& file,
-                     const std::vector<std::string>& said) {
-  BOOST_TEST(end.code == 2, end.code << ": " << end.err);
+                     const std::vector<std::string>& said, int code = 2) {
+  BOOST_TEST(end.code == code, end.code << ": " << end.err);
   BOOST_TEST(end.error_lines() == 1, end.err);
   BOOST_TEST(end.err.starts_with("tokenview: error: "), end.err);
   for (const std::string& part : said) BOOST_TEST(contains(end.err, part), part + " in " + end.err);
@@ -476,9 +476,19 @@ BOOST_AUTO_TEST_CASE(a_gpu_that_is_demanded_and_not_there_is_one_error) {
            {"run", "--numeric", "--tokens", "2"},
            {"run", "--numeric", "--tokens", "2", "--comm", "nccl"}}) {
     words.insert(words.end(), {"--device", "cuda"});
-    require_refused(run(words, without_gpu), "", {"no GPU: "});
+    require_refused(run(words, without_gpu), "", {"no GPU: "}, 77);
   }
   BOOST_TEST(folder.count() == 0);
+}
+
+BOOST_AUTO_TEST_CASE(a_fault_that_does_not_show_at_other_sizes_is_said_to) {
+  for (const std::string name : {"vllm-50681", "vllm-48763"}) {
+    const Ended end = run({"repro", name, "--tokens", name == "vllm-50681" ? "10" : "0"});
+    BOOST_TEST(end.code == 6, end.out);
+    BOOST_TEST(contains(end.out, "the fault does not show here, at other sizes\n"), end.out);
+    BOOST_TEST(!contains(end.out, "repaired variant is not clean"), end.out);
+  }
+  BOOST_TEST(run({"cost", "--ep", "--tokens", "4"}).code == 0);
 }
 
 BOOST_AUTO_TEST_CASE(a_gpu_that_may_be_there_is_done_without) {

@@ -20,6 +20,7 @@
 #include "tokenview_version.hpp"
 #include "verify/cli_page.hpp"
 #include "verify/interrupt.hpp"
+#include "verify/not_here.hpp"
 #include "verify/protocol_page.hpp"
 #include "verify/scenario_schema.hpp"
 
@@ -201,6 +202,9 @@ int run_command_line(std::span<const Verb* const> verbs, int argc, char** argv) 
   } catch (const Interrupted& interrupted) {
     print_error("interrupted");
     return 128 + interrupted.signal;
+  } catch (const NotHere& absent) {
+    print_error(absent.what());
+    return int(Exit::skipped);
   } catch (const Error& error) {
     print_error(error.what());
     return int(exit_of(error.fault()));

@@ -111,6 +111,8 @@ std::function<Exit()> add_options(CLI::App& app) {
              "Tensor parallel ranks");
   add_number(app, "--dp", arguments->parallel.dp, std::int64_t{1}, std::int64_t{32},
              "Data parallel ranks");
+  app.add_flag("--ep,--enable-expert-parallel", arguments->parallel.enable_expert_parallel,
+               "Whole experts a rank: always so here, as a line of run says it");
   app.add_option("--tokens,--requests", arguments->requests, "Rows, as for run")
       ->type_name("REQUESTS");
   add_number(app, "--draft-steps", arguments->draft_steps, std::int64_t{0}, std::int64_t{16},

@@ -7,6 +7,7 @@
 #include "device/device_info.hpp"
 #include "reference/program/error.hpp"
 #include "tokenview_version.hpp"
+#include "verify/not_here.hpp"
 #include "verify/report.hpp"
 
 namespace tokenview {
@@ -40,9 +41,9 @@ Executor executor_of(const ExecutorArguments& arguments, bool wide) {
   if (executor.comm == CommKind::nccl && executor.device == Device::cpu)
     throw UsageError("--comm nccl: NCCL is between GPUs, expected --device cuda");
   if (executor.comm == CommKind::nccl && nccl_version().empty())
-    throw ConfigError("--comm nccl: built without NCCL");
+    throw NotHere("--comm nccl: built without NCCL");
   if (executor.comm != CommKind::mpi) return executor;
-  if (!has_mpi()) throw ConfigError("--comm mpi: built without MPI");
+  if (!has_mpi()) throw NotHere("--comm mpi: built without MPI");
   const auto process = process_rank();
   if (!process || process->launcher != ProcessRank::Launcher::mpirun)
     throw UsageError("--comm mpi: expected to be started by mpirun, a process a rank");

@@ -14,6 +14,7 @@
 #include "verify/data_folder.hpp"
 #include "verify/device_repro.hpp"
 #include "verify/fault_text.hpp"
+#include "verify/not_here.hpp"
 #include "verify/repair_report.hpp"
 #include "verify/requests.hpp"
 #include "verify/scenario.hpp"
@@ -161,7 +162,7 @@ std::optional<DeviceRun> run_on_device(const ReproArguments& arguments, const Sc
   run.ends = device_ends(processes);
   for (const DeviceEnd& end : run.ends) {
     if (end.unusable.empty()) continue;
-    if (is_demanded) throw DeviceError(end.unusable);
+    if (is_demanded) throw NotHere(end.unusable);
     print_note(end.unusable + ": on token views alone");
     return std::nullopt;
   }
@@ -333,6 +334,7 @@ Exit repro(const ReproArguments& arguments) {
   const ViewRunResult& result = run.views;
   const bool clean = run.clean();
   std::string problem = "the repaired variant is not clean";
+  if (!arguments.repaired && !as_told) problem = "the fault does not show here, at other sizes";
   const bool as_expected = arguments.repaired ? clean
                            : as_told          ? behaves_as_told(s, run, problem)
                                               : !clean;
@@ -371,7 +373,9 @@ Exit repro(const ReproArguments& arguments) {
     if (arguments.show_views) print_views(std::cout, result);
     for (std::size_t i = 0; on_device && i < on_device->ends.size(); ++i)
       explain(on_device->ends[i], on_device->verdicts[i], on_device->predicted, s);
-    if (!as_expected) std::cout << "the scenario says otherwise: " << problem << '\n';
+    if (!as_expected)
+      std::cout << (arguments.repaired || as_told ? "the scenario says otherwise: " : "") << problem
+                << '\n';
     if (arguments.executor.device == Device::cpu && may_have_a_gpu())
       std::cout << "device  --device cuda runs this on the GPU as well\n";
   }

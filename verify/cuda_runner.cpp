@@ -6,6 +6,7 @@
 #include "device/cuda_ops.hpp"
 #include "device/device_info.hpp"
 #include "verify/case_runner.hpp"
+#include "verify/not_here.hpp"
 
 namespace tokenview {
 namespace {
@@ -154,7 +155,7 @@ Device usable(Device device) {
   if (device == Device::cpu) return device;
   std::string reason;
   if (!devices(reason).empty()) return Device::cuda;
-  if (device == Device::cuda) throw DeviceError("no GPU: " + reason);
+  if (device == Device::cuda) throw NotHere("no GPU: " + reason);
   return Device::cpu;
 }
 
