@@ -405,7 +405,7 @@ BOOST_AUTO_TEST_CASE(what_float32_cannot_do_better_is_no_difference) {
   run.inputs.push_back({std::move(batches.context), std::move(batches.step)});
   const TemporaryFolder folder;
   EditedDump dump(dumps_of({}, run, golden, {}, folder.file("dump")));
-  const DumpDiffResult result = diff(dump.paths(), path);
+  const DumpDiffResult result = diff(dump.paths(), GoldenFile::open(path));
   BOOST_TEST(matches(result), in_words(result));
   BOOST_REQUIRE(result.notes.size() == 1);
   BOOST_TEST(result.notes.front().find("within what float32 can do") != std::string::npos);
@@ -416,7 +416,7 @@ BOOST_AUTO_TEST_CASE(what_float32_cannot_do_better_is_no_difference) {
             *std::ranges::max_element(values, {}, [](float value) { return std::abs(value); }));
         values.front() += 2e-5F * largest;
       });
-  const DumpDiffResult wrong = diff(dump.paths(), path);
+  const DumpDiffResult wrong = diff(dump.paths(), GoldenFile::open(path));
   BOOST_REQUIRE(wrong.failed > 0);
   BOOST_TEST(wrong.first_difference()->tap == "target/model.layers.0.input_layernorm");
 }

@@ -18,9 +18,12 @@ const std::vector<std::string> originals = {engine + "dump.rank0.h5", engine + "
 const std::string taps = "steps/0/taps/";
 constexpr std::int64_t hidden = 64, share = 9, tokens = 17;  // share: rows of a shard
 
-DumpDiffResult diff(const EditedDump& dump) {
-  return diff_with_golden(dump.paths(), engine + "golden.h5");
+const GoldenFile& golden() {
+  static const GoldenFile golden = GoldenFile::open(engine + "golden.h5");
+  return golden;
 }
+
+DumpDiffResult diff(const EditedDump& dump) { return diff_with_golden(dump.paths(), golden()); }
 
 const TapDiff& first_of(const DumpDiffResult& result) {
   BOOST_REQUIRE(result.first_difference() != nullptr);
@@ -28,23 +31,20 @@ const TapDiff& first_of(const DumpDiffResult& result) {
 }
 
 /// The tap's trusted values in step 0.
-HostTensor trusted(const std::string& tap) {
-  return GoldenFile::open(engine + "golden.h5").tap("tp2_mtp2.step0", tap);
-}
+HostTensor trusted(const std::string& tap) { return golden().tap("tp2_mtp2.step0", tap); }
 
 /// What the experts of `from` to `to` add to a token in layer 1, for its trusted input.
 /// Source: transformers modeling_qwen3_next.py, Qwen3NextExperts.
 std::vector<double> part_of_experts(std::int64_t token, std::int64_t from, std::int64_t to,
                                     std::int64_t places_further = 0) {
-  const GoldenFile golden = GoldenFile::open(engine + "golden.h5");
   const auto weight = [&](const std::string& name) {
     const std::string full = "model.layers.1.mlp.experts." + name;
-    return golden.weight(full, golden.weight_shapes().at(full));
+    return golden().weight(full, golden().weight_shapes().at(full));
   };
   const HostTensor gate_up = weight("gate_up_proj"), down = weight("down_proj"),
                    x = trusted("model.layers.1.post_attention_layernorm"),
                    scales = trusted("model.layers.1.mlp.gate.weights");
-  const IntegerTensor ids = golden.tap_ids("tp2_mtp2.step0", "model.layers.1.mlp.gate.ids");
+  const IntegerTensor ids = golden().tap_ids("tp2_mtp2.step0", "model.layers.1.mlp.gate.ids");
   const std::int64_t width = down.shape[2];
   std::vector<double> sum(hidden, 0);
   for (std::int64_t k = 0; k < scales.cols(); ++k) {
@@ -78,8 +78,7 @@ BOOST_AUTO_TEST_CASE(a_dump_against_itself_matches_in_its_sampled_rows_too) {
   const DumpDiffResult result = diff_dump(side, dump, DumpDiffOptions());
   BOOST_TEST(result.failed == 0);
   for (const TapDiff& tap : result.taps)
-    if (may_be_sampled(tap.tap))
-      BOOST_TEST(tap.kind == "full", tap.tap);
+    if (may_be_sampled(tap.tap)) BOOST_TEST(tap.kind == "full", tap.tap);
 }
 
 BOOST_AUTO_TEST_CASE(shards_of_the_embedding_that_changed_places) {
@@ -162,9 +161,8 @@ BOOST_AUTO_TEST_CASE(a_wrong_mixer_is_no_missing_sum_behind_its_norm) {
   const std::vector<float> mixer[] = {dump.values(0, taps + "model.layers.3.self_attn"),
                                       dump.values(1, taps + "model.layers.3.self_attn")};
   const HostTensor before = trusted("model.layers.2");
-  const GoldenFile golden = GoldenFile::open(engine + "golden.h5");
   const HostTensor scale =
-      golden.weight("model.layers.3.post_attention_layernorm.weight", {hidden});
+      golden().weight("model.layers.3.post_attention_layernorm.weight", {hidden});
   dump.change(taps + "model.layers.3.post_attention_layernorm", [&](std::vector<float>& values,
                                                                     std::size_t rank) {
     for (std::int64_t row = 0; row < share; ++row) {
