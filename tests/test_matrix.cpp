@@ -135,7 +135,7 @@ BOOST_AUTO_TEST_CASE(a_row_that_no_rank_has_is_a_difference_from_the_unsharded_m
       result.compared, "target/model.layers.1.post_attention_layernorm", &UnshardedTap::name);
   BOOST_REQUIRE((tap != result.compared.end()));
   BOOST_TEST(tap->failed);
-  BOOST_TEST(tap->detail == "row 0 is on no rank");
+  BOOST_TEST(tap->detail == "rank 0 row 0 is no row of the trusted tensor");
   BOOST_TEST(std::ranges::any_of(result.findings, [&](const Finding& finding) {
     return finding.module == tap->name && finding.actual == tap->detail;
   }));
