@@ -3,6 +3,7 @@
 #pragma once
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -78,6 +79,8 @@ class TapExplainer {
 
  private:
   void explain_values(const Counterpart& counterpart, ExplainedTap& tap) const;
+  /// For as_rule(): row_l2 and row_max of all that the counterpart is made of. Empty: not known.
+  std::optional<TapBound> bound_of(const Counterpart& counterpart) const;
   void explain_ids(const IntegerTensor& trusted_ids, ExplainedTap& tap) const;
   std::vector<RowLayout> candidates(const TapTensors& tensors, const ExplainedTap& tap) const;
   std::vector<RowLayout> sampled_ways(const TapTensors& tensors, const ColumnLayout& columns,

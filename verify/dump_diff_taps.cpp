@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <set>
 
@@ -249,13 +250,28 @@ std::vector<RowLayout> TapExplainer::candidates(const TapTensors& tensors,
   return rows;
 }
 
+std::optional<TapBound> TapExplainer::bound_of(const Counterpart& counterpart) const {
+  const TapBound* const first = errors_ == nullptr ? nullptr : errors_->bound_for(counterpart.tap);
+  if (first == nullptr) return std::nullopt;
+  TapBound all = *first;
+  for (const std::string& tap : counterpart.beside) {
+    const TapBound* const next = errors_->bound_for(tap);
+    if (next == nullptr || next->rows() != all.rows()) return std::nullopt;
+    for (std::size_t r = 0; r < all.row_l2.size(); ++r) {
+      all.row_l2[r] = std::hypot(all.row_l2[r], next->row_l2[r]);
+      all.row_max[r] = std::max(all.row_max[r], next->row_max[r]);
+    }
+  }
+  return all;
+}
+
 void TapExplainer::explain_values(const Counterpart& counterpart, ExplainedTap& tap) const {
   TapTensors tensors = tensors_of(dump_, stage_, counterpart);
   tensors.trusted = &counterpart.values;
   if (tensors.tokens() == 0) return;  // an idle rank: nothing to compare
-  const TapBound* const bound = errors_ == nullptr ? nullptr : errors_->bound_for(counterpart.tap);
+  const std::optional<TapBound> bound = bound_of(counterpart);
   const ToleranceRule rule =
-      bound != nullptr && bound->rows() == tensors.tokens()
+      bound && bound->rows() == tensors.tokens()
           ? as_rule(*bound, counterpart.values)
           : tap_limit(options_.rules, tap.diff.tap,
                       stage_.tap(*tap.ranks.front(), tap.diff.tap).type_name, counterpart.values);

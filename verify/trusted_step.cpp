@@ -147,6 +147,7 @@ class Finder {
       if (!trusted_.has(module + part)) return std::nullopt;
       tensors.push_back(trusted_.values(module + part));
       names.push_back(name_of(module + part));
+      if (names.size() > 1) found.beside.push_back(module + part);
       for (const std::int64_t segment : segments_of(module + part, tensors.back().cols()))
         found.segments.push_back(segment);
     }

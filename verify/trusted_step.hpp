@@ -62,7 +62,7 @@ std::string layer_before(const std::string& layer);
 
 /// What a tap of a dump is held against.
 struct Counterpart {
-  std::string tap;  // trusted, the first where it is made of several
+  std::string tap;  // trusted, the first where it is made of several side by side
   std::string in_words;
   std::string layout_tap;  // the tap of the program whose rows it has
   /// Taps of the dump that add up to it; mostly the tap alone.
@@ -70,6 +70,7 @@ struct Counterpart {
   HostTensor values = {};                   // [tokens, columns]
   std::vector<HostTensor> other_ways = {};  // of putting the trusted side together
   std::vector<std::int64_t> segments = {};  // of the columns, each cut over tp by itself
+  std::vector<std::string> beside = {};     // the further ones of several
 };
 
 /// The counterpart of a tap of a dump, where `trusted` has one. Besides the same name:
