@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 
 #include "tests/boost_test.hpp"
 #include "tests/dumps_of_run.hpp"
@@ -72,6 +73,20 @@ std::vector<double> part_of_experts(std::int64_t token, std::int64_t from, std::
 }
 
 }  // namespace
+
+BOOST_AUTO_TEST_CASE(a_packed_projection_is_made_of_all_its_parts) {
+  const GoldenFile golden = GoldenFile::open(engine + "golden.h5");
+  const GoldenStep step(golden, "tp2_mtp2.step0",
+                        golden.inputs("tp2_mtp2.step0", std::numeric_limits<std::int64_t>::max()));
+  const std::string attention = "step0/mtp.layers.0.self_attn.";
+  const auto found =
+      counterpart_of(attention + "qkv_proj", {attention + "qkv_proj"}, step, nullptr);
+  BOOST_REQUIRE(found.has_value());
+  BOOST_TEST(found->tap == attention + "q_proj");
+  BOOST_TEST(
+      found->beside == std::vector<std::string>({attention + "k_proj", attention + "v_proj"}),
+      boost::test_tools::per_element());
+}
 
 BOOST_AUTO_TEST_CASE(a_dump_against_itself_matches_in_its_sampled_rows_too) {
   const DumpFile dump = DumpFile::open(originals);
