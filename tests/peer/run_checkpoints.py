@@ -16,13 +16,10 @@ Prints a line a checkpoint. Exit status: 0 all passed, 1 one differs, 2 wrong us
 because a Python package is missing.
 """
 
-import argparse
 import os
-import subprocess
 import sys
-import tempfile
 
-from run_peer import CHECK_SECONDS, SKIPPED, check, summary
+from run_peer import call, check, command_line, run_parsed, summary
 
 
 def ids_in_words(inputs):
@@ -42,15 +39,10 @@ def recorded(tokenview, folder, ids, path):
     """The golden that `tokenview record` makes of a checkpoint, or what it said instead."""
     from golden_file import read_golden
 
-    done = subprocess.run(
-        [tokenview, "record", "--checkpoint", folder, "--ids", ids, "--out", path],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=CHECK_SECONDS,
-        text=True,
-        errors="replace",
+    status, output = call(
+        tokenview, "record", "--checkpoint", folder, "--ids", ids, "--out", path
     )
-    return (read_golden(path), "") if done.returncode == 0 else (None, done.stdout)
+    return (read_golden(path), "") if status == 0 else (None, output)
 
 
 def compare(found, case, bound):
@@ -108,11 +100,12 @@ def judge(tokenview, config, seed, dtype, in_vision_language, workdir):
     return words, faults
 
 
-def run(tokenview, count, first_seed, workdir):
+def run(arguments, workdir):
     import torch
     from peer_model import RecordError
     from random_config import random_config
 
+    tokenview, count, first_seed = arguments.tokenview, arguments.count, arguments.seed
     torch.set_num_threads(1)
     passed = compared = 0
     for i in range(2 * count):
@@ -141,31 +134,5 @@ def run(tokenview, count, first_seed, workdir):
     return 0 if passed == compared > 0 else 1
 
 
-def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--tokenview", required=True, help="the program under test")
-    parser.add_argument("--count", type=int, default=4, help="configurations (default 4)")
-    parser.add_argument("--seed", type=int, default=0, help="first seed (default 0)")
-    parser.add_argument("--workdir", help="keep the checkpoints and files here")
-    arguments = parser.parse_args()
-    if arguments.count < 1:
-        parser.error(f"--count is {arguments.count}, expected at least 1")
-    try:
-        import checkpoint  # noqa: F401
-        import golden_file  # noqa: F401
-        import peer_model  # noqa: F401
-    except ImportError as error:
-        print(f"SKIPPED: {error}; see tests/peer/requirements.txt")
-        return SKIPPED
-    if not os.access(arguments.tokenview, os.X_OK):
-        parser.error(f"--tokenview is {arguments.tokenview}, expected a program")
-    if arguments.workdir:
-        return run(arguments.tokenview, arguments.count, arguments.seed, arguments.workdir)
-    with tempfile.TemporaryDirectory(prefix="tokenview_checkpoints_") as workdir:
-        return run(arguments.tokenview, arguments.count, arguments.seed, workdir)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_parsed(command_line(__doc__, 4), run, "tokenview_checkpoints_"))

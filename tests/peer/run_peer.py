@@ -42,11 +42,11 @@ def summary(config):
     return ", ".join(words)
 
 
-def check(tokenview, path, *options):
-    """(verdict, its output) of `tokenview check OPTIONS path`."""
+def call(*arguments):
+    """(exit status, output) of a program; of one that hangs the status is None."""
     try:
         done = subprocess.run(
-            [tokenview, "check", *options, path],
+            arguments,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             timeout=CHECK_SECONDS,
@@ -54,17 +54,64 @@ def check(tokenview, path, *options):
             errors="replace",
         )
     except subprocess.TimeoutExpired:
-        return f"HANGS (over {CHECK_SECONDS} s)", ""
-    return VERDICTS.get(done.returncode, f"EXIT STATUS {done.returncode}"), done.stdout
+        return None, f"HANGS (over {CHECK_SECONDS} s)"
+    return done.returncode, done.stdout
 
 
-def run(tokenview, count, first_seed, workdir, device, dtype):
+def check(tokenview, path, *options):
+    """(verdict, its output) of `tokenview check OPTIONS path`."""
+    status, output = call(tokenview, "check", *options, path)
+    if status is None:
+        return output, ""
+    return VERDICTS.get(status, f"EXIT STATUS {status}"), output
+
+
+def command_line(description, count):
+    """A parser of what every peer test takes; `count` is the default."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--tokenview", required=True, help="the program under test")
+    parser.add_argument(
+        "--count", type=int, default=count, help=f"configurations (default {count})"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="first seed (default 0)")
+    parser.add_argument("--workdir", help="keep the files here")
+    return parser
+
+
+def run_parsed(parser, run, prefix):
+    """The exit status of run(arguments, folder), or of what keeps it from running."""
+    arguments = parser.parse_args()
+    if arguments.count < 1:
+        parser.error(f"--count is {arguments.count}, expected at least 1")
+    try:
+        import golden_file  # noqa: F401
+        import peer_model  # noqa: F401
+    except ImportError as error:
+        print(f"SKIPPED: {error}; see tests/peer/requirements.txt")
+        return SKIPPED
+    if not os.access(arguments.tokenview, os.X_OK):
+        parser.error(f"--tokenview is {arguments.tokenview}, expected a program")
+    if arguments.workdir:
+        os.makedirs(arguments.workdir, exist_ok=True)
+        return run(arguments, arguments.workdir)
+    with tempfile.TemporaryDirectory(prefix=prefix) as workdir:
+        return run(arguments, workdir)
+
+
+def run(arguments, workdir):
     import torch
     from golden_file import write_golden
     from peer_model import RecordError
     from random_config import random_config
     from record_golden import record
 
+    tokenview, count, first_seed = arguments.tokenview, arguments.count, arguments.seed
+    device, dtype = arguments.device, arguments.dtype
+    if device == "cuda" and not torch.cuda.is_available():
+        print("SKIPPED: PyTorch sees no GPU")
+        return SKIPPED
     torch.set_num_threads(1)
     passed = compared = 0
     # Families take turns; a seed that cannot be recorded is named and replaced.
@@ -92,24 +139,8 @@ def run(tokenview, count, first_seed, workdir, device, dtype):
     return 0 if passed == count else 1
 
 
-def run_in(arguments, workdir):
-    return run(
-        arguments.tokenview,
-        arguments.count,
-        arguments.seed,
-        workdir,
-        arguments.device,
-        arguments.dtype,
-    )
-
-
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--tokenview", required=True, help="the program under test")
-    parser.add_argument("--count", type=int, default=20, help="configurations (default 20)")
-    parser.add_argument("--seed", type=int, default=0, help="first seed (default 0)")
+    parser = command_line(__doc__, 20)
     parser.add_argument(
         "--device",
         choices=["cpu", "cuda"],
@@ -117,29 +148,7 @@ def main():
         help="where both sides compute: cpu (default), or the first GPU",
     )
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
-    parser.add_argument("--workdir", help="keep the recordings here")
-    arguments = parser.parse_args()
-    if arguments.count < 1:
-        parser.error(f"--count is {arguments.count}, expected at least 1")
-    try:
-        import golden_file  # noqa: F401
-        import peer_model  # noqa: F401
-    except ImportError as error:
-        print(f"SKIPPED: {error}; see tests/peer/requirements.txt")
-        return SKIPPED
-    if arguments.device == "cuda":
-        import torch
-
-        if not torch.cuda.is_available():
-            print("SKIPPED: PyTorch sees no GPU")
-            return SKIPPED
-    if not os.access(arguments.tokenview, os.X_OK):
-        parser.error(f"--tokenview is {arguments.tokenview}, expected a program")
-    if arguments.workdir:
-        os.makedirs(arguments.workdir, exist_ok=True)
-        return run_in(arguments, arguments.workdir)
-    with tempfile.TemporaryDirectory(prefix="tokenview_peer_") as workdir:
-        return run_in(arguments, workdir)
+    return run_parsed(parser, run, "tokenview_peer_")
 
 
 if __name__ == "__main__":
