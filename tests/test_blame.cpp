@@ -197,6 +197,7 @@ BOOST_AUTO_TEST_CASE(a_run_hangs_on_what_it_hangs_on) {
   BOOST_TEST(hangs_on(d, "order:all_gather@model,with=reverse") == "trim in model");
   BOOST_TEST(hangs_on(d, "drop:trim@model.layers.1") == "trim in model.layers.1");
   BOOST_TEST(hangs_on(run_of(ProtocolId::D, "5", 2), "drop:trim@mtp") == "trim in mtp");
+  BOOST_TEST(hangs_on(run_of(ProtocolId::D, "17", 4), "drop:trim@mtp") == "trim in mtp");
   BOOST_TEST(hangs_on(d, "replace:reduce_scatter@model.layers.0,tp=1,with=all_reduce")
                  .starts_with("reduce_scatter over tp in model.layers.0"));
   BOOST_TEST(hangs_on(d, "side:batch@*.self_attn,with=positions shard")

@@ -92,13 +92,11 @@ std::string in_words(const PlaceVisit& place) {
 
 /// All rows that are due, and pads behind them: "[0,1]" and "[0,1,PAD]".
 bool is_untrimmed(const Finding& finding) {
-  const std::string due = finding.expected.substr(0, finding.expected.rfind(']'));
-  if (due.empty() || !finding.actual.starts_with(due)) return false;
-  std::string more = finding.actual.substr(due.size());
-  for (const char* const pad : {",PAD", "]"})
-    for (std::size_t at; (at = more.find(pad)) != std::string::npos;)
-      more.erase(at, std::string_view(pad).size());
-  return more.empty();
+  if (!finding.expected.starts_with('[') || !finding.actual.starts_with('[')) return false;
+  const Rows due = parse_rows(finding.expected), held = parse_rows(finding.actual);
+  const std::int64_t more = held.size() - due.size();
+  return more > 0 && held.slice(0, due.size()) == due &&
+         held.slice(due.size(), held.size()).count(RowKind::pad) == more;
 }
 
 /// What the first finding hangs on. `visits` are the places that its rank came by before it.

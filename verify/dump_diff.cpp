@@ -193,8 +193,7 @@ class DumpDiff {
       if (stage.trusted != nullptr) judge(stage, layouts, nearest, taps);
     for (const StageStep& stage : stages)
       for (ExplainedTap& tap : taps)
-        if (tap.diff.dp == stage.dp && tap.ranks.front()->at.pp == stage.pp)
-          contradict_annotation(stage, tap);
+        if (stage.has(tap)) contradict_annotation(stage, tap);
     const std::string note = judge_layouts(taps, nearest, stopped);
     if (!note.empty()) result_.notes.push_back(text("step ", number, ": ", note));
     name_faults(stages, nearest, taps);
@@ -247,13 +246,10 @@ class DumpDiff {
   /// model, and so do choices that differ.
   void judge(const StageStep& stage, const std::vector<CleanLayout>& layouts,
              const CleanLayout* nearest, std::vector<ExplainedTap>& taps) {
-    const auto is_of_stage = [&](const ExplainedTap& tap) {
-      return tap.diff.dp == stage.dp && tap.ranks.front()->at.pp == stage.pp;
-    };
     const TapErrorModel* errors = narrow_errors_of(stage);
     JudgedTaps which = JudgedTaps::all;
     const auto first = std::ranges::find_if(
-        taps, [&](const ExplainedTap& tap) { return is_of_stage(tap) && tap.diff.failed(); });
+        taps, [&](const ExplainedTap& tap) { return stage.has(tap) && tap.diff.failed(); });
     if (errors == nullptr && first != taps.end() && may_be_rounding(*first)) {
       errors = errors_of(stage, DType::float32);
       which = JudgedTaps::failing;
@@ -263,12 +259,12 @@ class DumpDiff {
       const TapExplainer explainer(dump_, options_, stage, layouts, side_.config(), nullptr, true);
       std::set<std::string> used;
       for (ExplainedTap& tap : taps)
-        if (is_of_stage(tap))
-          tap.put_together = explainer.explain(tap.diff.tap, used)->put_together;
+        if (stage.has(tap) && stage.trusted->has(tap.diff.tap))
+          tap.put_together = std::move(explainer.explain(tap.diff.tap, used)->put_together);
     }
     const auto num_failing = [&] {
       return std::ranges::count_if(
-          taps, [&](const ExplainedTap& tap) { return is_of_stage(tap) && tap.diff.failed(); });
+          taps, [&](const ExplainedTap& tap) { return stage.has(tap) && tap.diff.failed(); });
     };
     const std::int64_t before = num_failing();
     JudgedStep judged = judge_by_errors(*side_.golden_case(*stage.trusted), *errors, stage.dp,
@@ -280,7 +276,7 @@ class DumpDiff {
     const TapExplainer by_judged(dump_, options_, again, layouts, side_.config(), errors, false);
     std::set<std::string> known;
     for (ExplainedTap& tap : taps) {  // an engine's own names
-      if (!is_of_stage(tap) || !tap.diff.failed() || stage.trusted->has(tap.diff.tap)) continue;
+      if (!stage.has(tap) || !tap.diff.failed() || stage.trusted->has(tap.diff.tap)) continue;
       if (std::optional<ExplainedTap> right = by_judged.explain(tap.diff.tap, known);
           right && !right->diff.failed())
         tap = std::move(*right);

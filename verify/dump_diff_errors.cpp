@@ -41,7 +41,7 @@ void take(const TapJudgement& judgement, const PutTogether& whole, JudgedTaps wh
     if (std::ranges::none_of(tap.ways, [&](const TapWay& way) {
           return same_layout(tap.diff.tap, way.views, whole.views);
         }))
-      tap.ways.push_back({whole.views, ""});
+      tap.ways.push_back({whole.views, whole.garbage});
     tap.diff.verdict = Verdict::match;
     tap.diff.called.clear();
     tap.diff.detail = is_tie ? "explained by choices that errors can turn" : "";

@@ -97,11 +97,9 @@ std::vector<InferredRank> infer_rows(const DumpFile& dump, const TrustedSide& si
 
 /// What is wrong with a sum of other taps, or with one of its terms.
 std::string fault_of_terms(const DumpFile& dump, const TrustedSide& side, const StageStep& stage,
-                           const Counterpart& counterpart, ExplainedTap& tap) {
-  if (tap.nearest.size() != tap.ranks.size()) return {};
+                           const Counterpart& counterpart, const TapTensors& tensors,
+                           ExplainedTap& tap) {
   const std::string& trusted_tap = counterpart.tap;  // what an engine's name stands for
-  TapTensors tensors = TapExplainer::tensors_of(dump, stage, counterpart);
-  tensors.trusted = &counterpart.values;
   const bool is_norm = trusted_tap.ends_with("norm") && side.config() != nullptr;
   const double eps = is_norm ? side.config()->rms_norm_eps : 0;
   const std::optional<HostTensor> scale =
@@ -141,21 +139,19 @@ std::string fault_of_terms(const DumpFile& dump, const TrustedSide& side, const 
 }
 
 /// What is wrong with the routed experts' part of a sparse block.
-std::string fault_of_experts(const DumpFile& dump, const TrustedSide& side, const StageStep& stage,
-                             const Counterpart& counterpart, ExplainedTap& tap) {
+std::string fault_of_experts(const ParallelConfig& parallel, const TrustedSide& side,
+                             const StageStep& stage, const Counterpart& counterpart,
+                             const TapTensors& tensors, ExplainedTap& tap) {
   const std::optional<std::string> block = sparse_block_of(counterpart.tap);
-  if (!block || tap.nearest.size() != tap.ranks.size()) return {};
+  if (!block || !stage.trusted->has(*block + ".gate.ids")) return {};
   const auto weight = [&](const char* name) {
     return side.weight(text(name_of(*block), ".experts.", name));
   };
   const std::optional<HostTensor> gate_up = weight("gate_up_proj"), down = weight("down_proj");
   if (!gate_up || !down) return {};
-  TapTensors tensors = TapExplainer::tensors_of(dump, stage, counterpart);
-  tensors.trusted = &counterpart.values;
-  const ParallelConfig parallel = dump.parallel();
   const std::int64_t ranks = parallel.enable_expert_parallel ? parallel.dp * parallel.tp : 1;
-  const std::optional<ExpertFault> fault = miscounted_experts(
-      counterpart.tap, tensors, tap.nearest, *stage.trusted, {*gate_up, *down, ranks});
+  const std::optional<ExpertFault> fault =
+      miscounted_experts(*block, tensors, tap.nearest, *stage.trusted, {*gate_up, *down, ranks});
   if (!fault) return {};
   tap.diff.detail = fault->example;
   return fault->called;
@@ -173,8 +169,14 @@ void name_fault(const DumpFile& dump, const TrustedSide& side, const StageStep& 
   const auto step = std::int32_t(stage.number);
   tap.diff.called = fault_in_words(found, at_step(required, step), std::int16_t(stage.dp), step);
   if (!tap.diff.called.empty() && tap.diff.called != part_of_the_value) return;
-  std::string otherwise = fault_of_terms(dump, side, stage, *counterpart, tap);
-  if (otherwise.empty()) otherwise = fault_of_experts(dump, side, stage, *counterpart, tap);
+  std::string otherwise;
+  if (tap.nearest.size() == tap.ranks.size()) {
+    TapTensors tensors = TapExplainer::tensors_of(dump, stage, *counterpart);
+    tensors.trusted = &counterpart->values;
+    otherwise = fault_of_terms(dump, side, stage, *counterpart, tensors, tap);
+    if (otherwise.empty())
+      otherwise = fault_of_experts(dump.parallel(), side, stage, *counterpart, tensors, tap);
+  }
   if (otherwise.empty() && tap.diff.called.empty()) otherwise = unknown_ranks_in_words(found);
   if (!otherwise.empty()) tap.diff.called = otherwise;
 }

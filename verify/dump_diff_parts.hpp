@@ -16,6 +16,8 @@
 
 namespace tokenview {
 
+struct ExplainedTap;
+
 /// The ranks of one pipeline stage of one data-parallel rank in one step, dummies apart.
 struct StageStep {
   std::int64_t number = 0, dp = 0, pp = 0;
@@ -27,6 +29,7 @@ struct StageStep {
     return of(rank).taps.at(name);
   }
   std::set<std::string> names() const;  // of all taps
+  bool has(const ExplainedTap& tap) const;
 };
 
 /// A way of holding a tap that its values allow.
@@ -42,6 +45,7 @@ struct PutTogether {
   Matrix<double> values = {};                  // [tokens, columns]; or
   Matrix<std::int64_t> ids = {};               // [tokens, k]
   std::vector<std::int64_t> absent_rows = {};  // that no rank holds whole
+  std::string garbage = {};                    // as TapWay's
   bool are_copies = false;                     // the ranks have the same tensor
 };
 

@@ -147,6 +147,10 @@ bool has_sampled_rows_alone(const TrustedStep& trusted, const std::string& tap) 
 
 }  // namespace
 
+bool StageStep::has(const ExplainedTap& tap) const {
+  return tap.diff.dp == dp && tap.ranks.front()->at.pp == pp;
+}
+
 std::set<std::string> StageStep::names() const {
   std::set<std::string> names;
   for (const DumpRank* rank : ranks)
@@ -287,11 +291,13 @@ void TapExplainer::explain_values(const Counterpart& counterpart, ExplainedTap& 
            .distance = fit.comparison.rms(),
            .values = whole<float>(fit.placed, as_matrix(*tensors.trusted)).cast<double>(),
            .absent_rows = fit.placed.absent_rows,
+           .garbage = nonzero_pads(tensors, rows),
            .are_copies = are_copies(tensors)});
     const bool is_nearer = !nearest || (fit.fits() && !nearest->fits()) ||
                            (fit.fits() == nearest->fits() && fit.comparison.count > 0 &&
                             !(fit.judgement.bound.ratio() >= nearest->judgement.bound.ratio()));
     if (!is_nearer) return;
+    fit.placed = {};  // as large as the tensors
     nearest = std::move(fit);
     tap.nearest = rows.rows;
   };
@@ -351,7 +357,6 @@ void contradict_annotation(const StageStep& stage, ExplainedTap& tap) {
   for (std::size_t i = 0; i < tap.ranks.size() && !tap.ways.empty(); ++i) {
     const auto& claimed = stage.tap(*tap.ranks[i], tap.diff.tap).view;
     if (!claimed) continue;
-    if (has_sampled_rows_alone(*stage.trusted, tap.diff.tap)) continue;
     const auto fits_claim = [&](const TapWay& way) {
       return (same_rows(way.views[i].rows, claimed->rows) ||
               same_rows(as_numbered_by(std::int16_t(stage.dp), way.views[i].rows),
@@ -359,6 +364,7 @@ void contradict_annotation(const StageStep& stage, ExplainedTap& tap) {
              way.views[i].sum.is_partial() == claimed->sum.is_partial();
     };
     if (std::ranges::any_of(tap.ways, fits_claim)) continue;
+    if (has_sampled_rows_alone(*stage.trusted, tap.diff.tap)) return;
     tap.diff.verdict = Verdict::layout;
     tap.diff.called = "annotated otherwise than held";
     tap.diff.detail = text("rank ", tap.ranks[i]->at.world, " is annotated ", to_string(*claimed),

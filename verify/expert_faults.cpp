@@ -5,8 +5,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "reference/matrix.hpp"
 #include "reference/program/error.hpp"
+#include "verify/host_matrix.hpp"
+#include "verify/token_rows.hpp"
 
 namespace tokenview {
 namespace {
@@ -14,12 +15,7 @@ namespace {
 using Map = Eigen::Map<const Matrix<float>>;
 using Vector = Eigen::VectorXd;
 
-constexpr double close_enough = 1e-3;  // of what is explained: far above rounding, far below chance
 constexpr std::int64_t most_rows = 8;  // of each rank
-
-Map as_matrix(const HostTensor& tensor) {
-  return {tensor.values.data(), tensor.rows(), tensor.cols()};
-}
 
 /// What each expert gives for `x` [H]: [H, experts].
 /// Source: transformers modeling_qwen3_next.py, Qwen3NextExperts.
@@ -85,56 +81,56 @@ std::optional<std::string> sparse_block_of(const std::string& tap) {
   return std::nullopt;
 }
 
-std::optional<ExpertFault> miscounted_experts(const std::string& tap, const TapTensors& tensors,
+std::optional<ExpertFault> miscounted_experts(const std::string& block, const TapTensors& tensors,
                                               const std::vector<Rows>& rows,
                                               const TrustedStep& trusted,
                                               const ExpertWeights& weights) {
-  const std::optional<std::string> block = sparse_block_of(tap);
+  if (weights.down.shape.size() != 3 || weights.gate_up.shape.size() != 3) return std::nullopt;
   const std::int64_t experts = weights.down.shape[0], hidden = weights.down.shape[1];
-  const std::string input = block->substr(0, block->rfind('.')) + ".post_attention_layernorm";
-  const std::string routed = *block + ".experts", ids_name = *block + ".gate.ids",
-                    weights_name = *block + ".gate.weights";
+  const std::string input = block.substr(0, block.rfind('.')) + ".post_attention_layernorm";
+  const std::string routed = block + ".experts", ids_name = block + ".gate.ids",
+                    weights_name = block + ".gate.weights";
   for (const std::string& needed : {input, routed, ids_name, weights_name})
     if (!trusted.has(needed)) return std::nullopt;
   if (experts > hidden || tensors.trusted->cols() != hidden) return std::nullopt;
   const HostTensor inputs = trusted.values(input), parts = trusted.values(routed),
                    scales = trusted.values(weights_name);
   const IntegerTensor ids = trusted.ids(ids_name);
+  if (ids.values.size() != scales.values.size() || inputs.cols() != hidden ||
+      parts.cols() != hidden ||
+      std::ranges::any_of(ids.values, [&](std::int64_t id) { return id < 0 || id >= experts; }))
+    return std::nullopt;
 
   std::vector<Shares> all;
   bool differs = false;
-  for (std::size_t i = 0; i < tensors.ranks.size(); ++i) {
-    const Map mine = as_matrix(tensors.ranks[i].values);
-    if (mine.rows() != rows[i].size() || mine.cols() != hidden) return std::nullopt;
-    std::int64_t row = 0, taken = 0;
-    for (const RowRun& run : rows[i].runs())
-      for (std::int32_t k = 0; k < run.count; ++k, ++row) {
-        const std::int64_t token = run.first + k;
-        if (run.kind != RowKind::token || token >= tensors.tokens() || taken == most_rows) continue;
-        ++taken;
+  std::vector<std::int64_t> taken(tensors.ranks.size(), 0);
+  const bool are_sums = for_all_rows(
+      tensors, rows, [&](const Eigen::RowVectorXd& found, std::int64_t token, std::size_t i) {
+        if (found.size() != hidden) return false;
+        if (taken[i]++ >= most_rows) return true;
+        const auto row_of = [&](const HostTensor& tensor) {
+          return Vector(as_matrix(tensor).row(token).transpose().cast<double>());
+        };
         // The rest of the block, its shared expert, is taken for right.
-        const Vector part =
-            (mine.row(row) - as_matrix(*tensors.trusted).row(token) + as_matrix(parts).row(token))
-                .transpose()
-                .cast<double>();
-        const Eigen::MatrixXd outputs =
-            outputs_of_experts(weights, as_matrix(inputs).row(token).transpose().cast<double>());
+        const Vector due_part = row_of(parts);
+        const Vector part = found.transpose() - row_of(*tensors.trusted) + due_part;
+        const Eigen::MatrixXd outputs = outputs_of_experts(weights, row_of(inputs));
         Shares shares{.token = token,
                       .rank = tensors.ranks[i].at.dp * tensors.tp_size + tensors.ranks[i].at.tp,
                       .found = outputs.colPivHouseholderQr().solve(part),
                       .due = Vector::Zero(experts)};
-        const double scale =
-            std::max(part.norm(), as_matrix(parts).row(token).cast<double>().norm());
-        if (!((outputs * shares.found - part).norm() <= close_enough * scale)) return std::nullopt;
+        if (!((outputs * shares.found - part).norm() <=
+              close_enough * std::max(part.norm(), due_part.norm())))
+          return false;
         for (std::int64_t c = 0; c < scales.cols(); ++c)
           shares.due[ids.values[std::size_t(token * scales.cols() + c)]] +=
               double(scales.values[std::size_t(token * scales.cols() + c)]);
         differs |= (shares.found - shares.due).cwiseAbs().maxCoeff() >
                    close_enough * shares.due.maxCoeff();
         all.push_back(std::move(shares));
-      }
-  }
-  if (!differs) return std::nullopt;
+        return true;
+      });
+  if (!are_sums || !differs) return std::nullopt;
   const auto first = std::ranges::max_element(all, {}, [](const Shares& shares) {
     return (shares.found - shares.due).cwiseAbs().maxCoeff();
   });

@@ -52,13 +52,15 @@ std::string why_without_effect(const InjectedFault& fault, std::span<const Place
                                const ParallelConfig& parallel) {
   bool is_met = false, acts = false, is_met_again = false;
   std::string place;
-  std::map<std::tuple<std::int64_t, std::string, std::string, std::int64_t>, std::int64_t> times;
+  std::map<std::tuple<std::int64_t, std::string, std::string, std::string, std::int64_t>,
+           std::int64_t>
+      times;
   for (const PlaceVisit& visit : visits) {
     if (!meets(fault, visit, parallel)) continue;
     is_met = true;
     if (place.empty()) place = text(visit.op, visit.module.empty() ? "" : "@", visit.module);
     acts |= acts_at(visit.kind, fault.act);
-    is_met_again |= ++times[{visit.rank, visit.module, visit.op, visit.nth}] > 1;
+    is_met_again |= ++times[{visit.rank, visit.module, visit.op, visit.group, visit.nth}] > 1;
   }
   if (!is_met) return {};
   if (!acts) return text('\'', to_string(fault.act), "' does nothing to ", place);

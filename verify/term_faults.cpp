@@ -5,33 +5,13 @@
 
 #include "reference/program/error.hpp"
 #include "verify/host_matrix.hpp"
+#include "verify/token_rows.hpp"
 
 namespace tokenview {
 namespace {
 
 using Map = Eigen::Map<const Matrix<float>>;
 using Row = Eigen::RowVectorXd;
-
-constexpr double close_enough = 1e-3;  // of what is explained: far above rounding, far below chance
-
-/// Calls `visit(found row, token, place of the rank)` for every token row of every rank until it
-/// returns false; true where it never did and there was one.
-template <class Visit>
-bool for_all_rows(const TapTensors& tensors, const std::vector<Rows>& rows, Visit visit) {
-  bool any = false;
-  for (std::size_t i = 0; i < tensors.ranks.size(); ++i) {
-    const Map mine = as_matrix(tensors.ranks[i].values);
-    if (mine.rows() != rows[i].size()) return false;
-    std::int64_t row = 0;
-    for (const RowRun& run : rows[i].runs())
-      for (std::int32_t k = 0; k < run.count; ++k, ++row) {
-        if (run.kind != RowKind::token || run.first + k >= tensors.tokens()) continue;
-        any = true;
-        if (!visit(Row(mine.row(row).cast<double>()), std::int64_t(run.first + k), i)) return false;
-      }
-  }
-  return any;
-}
 
 /// The times that `term` is in what was found, if one number explains every row.
 std::optional<double> times_of(const TapTensors& tensors, const std::vector<Rows>& rows,
