@@ -291,7 +291,10 @@ BOOST_AUTO_TEST_CASE(what_each_rank_of_a_dump_holds_is_kept_apart) {
   BOOST_TEST(taps[0].columns == (Words{"0/2", "1/2"}));
   BOOST_TEST(taps[0].ranks == (std::vector<std::int64_t>{1, 3}));
   BOOST_TEST(contains(layer_dot(results.cases.front(), "q_proj"), "{rank\\ 3|"));
-  BOOST_TEST(contains(layer_svg(results.cases.front(), "q_proj"), "rank 3"));
+  const std::string picture = layer_svg(results.cases.front(), "q_proj");
+  BOOST_TEST(contains(picture, "rank 1<"));
+  BOOST_TEST(contains(picture, "rank 3<"));
+  BOOST_TEST(!contains(picture, "rank 0<"));
   BOOST_TEST(contains(perfetto_trace(results.cases.front()), "\"pid\":3"));
   BOOST_TEST(taps[0].sums == (Words{"complete", "complete"}));
   BOOST_TEST(taps[1].rows == (Words{"[0,1]", "[0,2xd1:1,?]"}));

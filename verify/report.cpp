@@ -205,6 +205,12 @@ std::vector<double> numbers_in(const ReportRecord& record, const std::string& ke
   return numbers;
 }
 
+std::vector<std::int64_t> wholes_in(const ReportRecord& record, const std::string& key) {
+  std::vector<std::int64_t> wholes;
+  for (const double number : numbers_in(record, key)) wholes.push_back(std::int64_t(number));
+  return wholes;
+}
+
 std::vector<std::string> texts_in(const ReportRecord& record, const std::string& key) {
   const auto* const list = held<std::vector<std::string>>(record, key);
   return list == nullptr ? std::vector<std::string>() : *list;

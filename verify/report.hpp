@@ -52,6 +52,7 @@ std::int64_t whole_in(const ReportRecord& record, const std::string& key,
 bool flag_in(const ReportRecord& record, const std::string& key);
 std::optional<double> number_in(const ReportRecord& record, const std::string& key);
 std::vector<double> numbers_in(const ReportRecord& record, const std::string& key);
+std::vector<std::int64_t> wholes_in(const ReportRecord& record, const std::string& key);
 std::vector<std::string> texts_in(const ReportRecord& record, const std::string& key);
 
 }  // namespace tokenview

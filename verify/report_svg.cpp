@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cctype>
+#include <map>
 
 #include "reference/program/error.hpp"
 #include "verify/report_formats.hpp"
@@ -49,16 +50,24 @@ std::vector<std::string> runs_of(const std::string& map) {
   return runs;
 }
 
-/// Neighbouring tokens differ in colour, and a token has the same one everywhere.
+/// Neighbouring tokens differ in colour, and a token has the same one everywhere: in "9", "1/2x9"
+/// and "step0:9". What is no token is as MIX.
 std::string fill_of(const std::string& run) {
   if (run.find("PAD") != std::string::npos) return "#dfe3ea";
-  if (run.find("MIX") != std::string::npos) return "#f2a3ad";
-  const auto digit =
-      std::ranges::find_if(run, [](unsigned char c) { return std::isdigit(c) != 0; });
-  std::size_t token = 0;
-  for (auto c = digit; c != run.end() && std::isdigit(static_cast<unsigned char>(*c)) != 0; ++c)
-    token = (token * 10 + std::size_t(*c - '0')) % 360'000;
-  return text("hsl(", token * 47 % 360, ",55%,86%)");
+  const auto number_at = [&](std::size_t at) {
+    std::size_t number = 0;
+    for (; at < run.size() && std::isdigit(static_cast<unsigned char>(run[at])) != 0; ++at)
+      number = (number * 10 + std::size_t(run[at] - '0')) % 360'000;
+    return number;
+  };
+  const std::size_t prefix = run.find_last_of(":x");
+  const std::size_t token = prefix == std::string::npos ? 0 : prefix + 1;
+  if (token == run.size() || std::isdigit(static_cast<unsigned char>(run[token])) == 0)
+    return "#f2a3ad";
+  const std::size_t colon = run.find(':'), d = run.rfind('d', colon);
+  const std::size_t dp =
+      colon == std::string::npos || d == std::string::npos ? 0 : number_at(d + 1);
+  return text("hsl(", (number_at(token) * 47 + 180 * dp) % 360, ",55%,86%)");
 }
 
 std::size_t width_of(const std::string& words) { return words.size() * letter; }
@@ -83,24 +92,21 @@ std::string layer_svg(const ResultCase& result, const std::string& module) {
   const std::vector<LayerStep> steps = layer_steps(result, module);
   const ResultTap* const bad = first_bad_tap(result);
   std::size_t name_width = 0;
-  std::vector<std::size_t> widths;  // [rank]
-  const ResultTap* widest_tap = nullptr;
+  std::map<std::int64_t, std::size_t> widths;  // of each rank that has a tap
   for (const LayerStep& step : steps) {
     const auto* const tap = std::get_if<const ResultTap*>(&step);
     if (tap == nullptr) continue;
     name_width = std::max(name_width, width_of((*tap)->place()));
-    if ((*tap)->rows.size() > widths.size()) {
-      widths.resize((*tap)->rows.size());
-      widest_tap = *tap;
+    for (std::size_t i = 0; i < (*tap)->rows.size(); ++i) {
+      std::size_t& width = widths[(*tap)->rank_of(i)];
+      width = std::max(
+          {width, width_of_map((*tap)->rows[i]), width_of(note_of(**tap, i)), width_of("rank 00")});
     }
-    for (std::size_t rank = 0; rank < (*tap)->rows.size(); ++rank)
-      widths[rank] = std::max({widths[rank], width_of_map((*tap)->rows[rank]),
-                               width_of(note_of(**tap, rank)), width_of("rank 00")});
   }
-  std::vector<std::size_t> lefts;
+  std::map<std::int64_t, std::size_t> lefts;
   std::size_t right = margin + name_width + 24;
-  for (const std::size_t width : widths) {
-    lefts.push_back(right);
+  for (const auto& [rank, width] : widths) {
+    lefts[rank] = right;
     right += width + 18;
   }
 
@@ -112,9 +118,8 @@ std::string layer_svg(const ResultCase& result, const std::string& module) {
   std::size_t y = margin + 14;
   svg.children.push_back(label(margin, y, result.name + ", " + module, "title"));
   y += line;
-  for (std::size_t rank = 0; rank < widths.size(); ++rank)
-    svg.children.push_back(
-        label(lefts[rank], y, text("rank ", widest_tap->rank_of(rank)), "title"));
+  for (const auto& [rank, left] : lefts)
+    svg.children.push_back(label(left, y, text("rank ", rank), "title"));
   y += line;
   std::size_t widest = std::max(right, margin + width_of(result.name + module) + 40);
   for (const LayerStep& step : steps) {
@@ -128,20 +133,21 @@ std::string layer_svg(const ResultCase& result, const std::string& module) {
     }
     const ResultTap& tap = **found;
     bool has_note = false;
-    for (std::size_t rank = 0; rank < tap.rows.size(); ++rank)
-      has_note = has_note || !note_of(tap, rank).empty();
+    for (std::size_t i = 0; i < tap.rows.size(); ++i)
+      has_note = has_note || !note_of(tap, i).empty();
     const std::size_t height = has_note ? 2 * line - 6 : line;
     if (&tap == bad)
       svg.children.push_back(box(margin / 2, y - 16, right - margin, height, "#fde6e8", "#c0182b"));
     svg.children.push_back(label(margin, y, tap.place(), ""));
-    for (std::size_t rank = 0; rank < tap.rows.size(); ++rank) {
-      std::size_t x = lefts[rank];
-      for (const std::string& run : runs_of(tap.rows[rank])) {
+    for (std::size_t i = 0; i < tap.rows.size(); ++i) {
+      const std::size_t left = lefts.at(tap.rank_of(i));
+      std::size_t x = left;
+      for (const std::string& run : runs_of(tap.rows[i])) {
         svg.children.push_back(box(x, y - 12, width_of(run) + 8, 16, fill_of(run)));
         svg.children.push_back(label(x + 4, y, run, ""));
         x += width_of(run) + 10;
       }
-      if (has_note) svg.children.push_back(label(lefts[rank], y + 16, note_of(tap, rank), "note"));
+      if (has_note) svg.children.push_back(label(left, y + 16, note_of(tap, i), "note"));
     }
     y += height;
   }

@@ -57,7 +57,6 @@ std::string rule_in_words(const std::string& rule) {
        "a value is further from the trusted one than allowed, or a verdict is not "
        "the expected one"},
       {"tie", "ids differ where the trusted scores are too close to tell"},
-      {"layout", "right values that a rank holds otherwise than what follows requires"},
       {"missing", "a tap that is due was not compared"},
       {"unexpected", "a tap that nobody expects"},
       {"error", "an input could not be read, or a run did not come to its end"},

@@ -215,7 +215,7 @@ class Sorter {
     const bool failed = flag_in(record, "failed");
     tap.values += whole_in(record, "values");
     if (const auto held = by_rank(text_in(record, "held")); !held.empty()) hold(tap, held);
-    for (const double rank : numbers_in(record, "ranks")) tap.ranks.push_back(std::int64_t(rank));
+    tap.ranks = wholes_in(record, "ranks");
     if (failed) tap.required = by_rank(text_in(record, "required"));
     // Of several records of one tap, those of the ranks, the worst.
     if (!tap.is_compared || (failed && !tap.failed) ||
@@ -253,9 +253,8 @@ class Sorter {
                     .module = record.tap.value_or(""),
                     .operation = text_in(record, "operation"),
                     .group = text_in(record, "group"),
-                    .ranks = {},
+                    .ranks = wholes_in(record, "ranks"),
                     .elements = number_in(record, "elements").value_or(0)};
-    for (const double rank : numbers_in(record, "ranks")) call.ranks.push_back(std::int64_t(rank));
     result.calls.push_back(std::move(call));
   }
 
@@ -495,10 +494,6 @@ class Sorter {
   bool is_open_ = false;  // records came since the last run ended
   std::map<Subject, Pending> pending_;
 };
-
-}  // namespace
-
-namespace {
 
 /// Longer than a record of any verb: a tap of a million rows has 10 MB.
 constexpr std::streamsize longest_line = 64 << 20;
