@@ -20,6 +20,7 @@ using Json = nlohmann::json;
 const std::string source = TOKENVIEW_SOURCE_DIR;
 const std::string golden = source + "/data/golden/qwen3_next_tp8.h5";
 const std::string engine = source + "/data/engine/";
+const std::string scenario = source + "/data/scenarios/vllm-50154.json";
 
 std::string replaced(std::string all, const std::string& from, const std::string& to) {
   for (std::size_t at = 0; (at = all.find(from, at)) != std::string::npos; at += to.size())
@@ -355,6 +356,10 @@ const WrongLine wrong_lines[] = {
      "there is no pass before"},
     {{"run", "--tokens", "3c8v2r1c9"}, "'c' is given twice"},
     {{"record", "--from", golden, "--out", golden}, "is read: expected another file"},
+    {{"record", "--config", golden, "--out", golden}, "is read: expected another file"},
+    {{"record", "--config", "", "--out", "x.h5"}, "empty, expected a path"},
+    {{"run", "--numeric", "--checkpoint", ""}, "empty, expected a path"},
+    {{"shrink", scenario, "--out", scenario}, "is read: expected another file"},
     {{"shrink", "vllm-50154", "--out", ""}, "empty, expected a path"},
     {{"shrink", "vllm-50154", "--out", "/nowhere/a", "--boost-test", "/nowhere/../nowhere/a"},
      "expected two files"},

@@ -530,9 +530,10 @@ CheckTotals check_golden(const std::string& path, const CheckOptions& options,
   const ConfigReading reading = read_config_json(golden.config_json(), path + ":/config");
   if (!reading.ignored_keys.empty()) listener.ignored_keys(reading.ignored_keys);
   require_arithmetic(reading.config);
-  if (options.checkpoint != nullptr) require_memory(reading.config, sizeof(float));
-  const GoldenWeights weights(golden, reading.config, options.checkpoint);
   const DType dtype = options.dtype.value_or(golden.dtype());
+  if (options.checkpoint != nullptr)
+    require_memory(reading.config, dtype == DType::float64 ? sizeof(double) : sizeof(float));
+  const GoldenWeights weights(golden, reading.config, options.checkpoint);
   if (dtype == DType::float64)
     return check_in<double>(golden, reading.config, weights, Rounding::none, options, listener);
   return check_in<float>(golden, reading.config, weights,

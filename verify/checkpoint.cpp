@@ -185,6 +185,13 @@ HostTensor Checkpoint::weight(const std::string& name,
   return tensor;
 }
 
+std::string Checkpoint::fingerprint(DType type, const std::function<std::string()>& make) const {
+  const std::lock_guard lock(fingerprints_mutex_);
+  std::string& known = fingerprints_[type];
+  if (known.empty()) known = make();
+  return known;
+}
+
 HostTensor Checkpoint::part(const WeightBlock& block) const {
   const Weight& weight = found(block.name, block.shape);
   const std::int64_t piece_elements = element_count(weight.pieces.front()->entry.shape);

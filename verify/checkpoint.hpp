@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -46,6 +48,10 @@ class Checkpoint final : public WeightSource {
   HostTensor weight(const std::string& name, const std::vector<std::int64_t>& shape) const override;
   HostTensor part(const WeightBlock& block) const override;
 
+  /// The fingerprint of the weights in a type: what `make` gives, once, for it reads all of them
+  /// and several golden files may ask.
+  std::string fingerprint(DType type, const std::function<std::string()>& make) const;
+
  private:
   /// A weight is what its pieces are one after the other: one tensor, or those of all experts.
   struct Weight {
@@ -64,6 +70,8 @@ class Checkpoint final : public WeightSource {
   SafetensorsFolder files_;
   std::map<std::string, Weight> weights_;
   std::map<std::string, std::int64_t> unused_;
+  mutable std::mutex fingerprints_mutex_;
+  mutable std::map<DType, std::string> fingerprints_;
 };
 
 }  // namespace tokenview

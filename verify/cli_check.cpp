@@ -247,7 +247,8 @@ std::function<Exit()> add_options(CLI::App& app) {
   app.add_option("--checkpoint", arguments->checkpoint,
                  "Hugging Face folder with the weights of golden files that were recorded from it "
                  "and hold none")
-      ->type_name("FOLDER");
+      ->type_name("FOLDER")
+      ->check(not_empty());
   add_choice(
       app, "--device", arguments->options.device, device_words,
       "Where the model runs: the reference on the CPU (default), the kernels of the first GPU, "

@@ -129,9 +129,10 @@ Exit golden_against_dump(const DiffArguments& arguments, const std::string& gold
                          const std::vector<std::string>& dump_paths) {
   refuse_maps(arguments);
   const GoldenFile golden = GoldenFile::open(golden_path);
+  const DumpFile dump = DumpFile::open(dump_paths);
   const std::unique_ptr<const Checkpoint> checkpoint = opened_checkpoint(arguments.checkpoint);
   GoldenSide side(golden, arguments.case_name, checkpoint.get());
-  return report(arguments, side, golden_path, DumpFile::open(dump_paths));
+  return report(arguments, side, golden_path, dump);
 }
 
 /// The files of two dumps: of one argument that names several, or of one name up to ".rank".
@@ -311,7 +312,8 @@ std::function<Exit()> add_options(CLI::App& app) {
       ->type_name("CASE");
   app.add_option("--checkpoint", arguments->checkpoint,
                  "Hugging Face folder with the weights of a golden that was recorded from it")
-      ->type_name("FOLDER");
+      ->type_name("FOLDER")
+      ->check(not_empty());
   app.add_option("--rule", arguments->rules,
                  "'PATTERN: LIMIT, ...' for some tensors: atol=X, rtol=X, ulp=X, of_max=X, l2=X, "
                  "row_l2=X, bitwise, like-torch, equal-nan; repeatable")

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <optional>
 
 #include "device/device_info.hpp"
@@ -11,6 +13,7 @@
 #include "verify/cli.hpp"
 #include "verify/cli_checkpoint.hpp"
 #include "verify/cli_options.hpp"
+#include "verify/data_folder.hpp"
 #include "verify/golden_file.hpp"
 #include "verify/golden_weights.hpp"
 #include "verify/hdf5_text.hpp"
@@ -155,11 +158,16 @@ void require_fitting(const RecordArguments& arguments) {
         "record: --cases, --ids, --seed and --draft-steps say what to record of --config or "
         "--checkpoint: --from has its cases");
   // A golden file that is trusted would have our own taps from then on.
+  std::vector<std::string> inputs = {arguments.from, arguments.config};
   std::error_code none;
-  if (!arguments.from.empty() && (arguments.from == arguments.out ||
-                                  std::filesystem::equivalent(arguments.from, arguments.out, none)))
-    throw UsageError(
-        text("record: --out ", printable(arguments.out), " is read: expected another file"));
+  for (const std::string& folder : {arguments.config, arguments.checkpoint})
+    if (std::filesystem::is_directory(folder, none))
+      for (const char* const extension : {".json", ".safetensors"})
+        std::ranges::move(files_of(folder, extension), std::back_inserter(inputs));
+  for (const std::string& input : inputs)
+    if (!input.empty() && is_same_file(arguments.out, input))
+      throw UsageError(
+          text("record: --out ", printable(arguments.out), " is read: expected another file"));
   if (arguments.with_weights && arguments.checkpoint.empty())
     throw UsageError("record: --with-weights stores those of --checkpoint: expected --checkpoint");
 }
@@ -186,17 +194,20 @@ std::function<Exit()> add_options(CLI::App& app) {
       app.add_option("--from", arguments->from,
                      "Golden file whose configuration, weights and inputs are taken; its taps are "
                      "computed anew")
-          ->type_name("GOLDEN");
+          ->type_name("GOLDEN")
+          ->check(not_empty());
   CLI::Option* const config =
       app.add_option("--config", arguments->config,
                      "Model with random weights: a preset, a config.json, the configuration of a "
                      "golden file, or a checkpoint folder")
           ->type_name("PRESET|FILE")
+          ->check(not_empty())
           ->excludes(from);
   app.add_option("--checkpoint", arguments->checkpoint,
                  "Model of a Hugging Face folder: config.json and safetensors. The golden file "
                  "refers to its weights; with --from, a file that does")
       ->type_name("FOLDER")
+      ->check(not_empty())
       ->excludes(config);
   app.add_flag("--with-weights", arguments->with_weights,
                "Stores the weights of --checkpoint in the golden file");

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <filesystem>
 #include <fstream>
 #include <iostream>
 
@@ -8,6 +7,7 @@
 #include "verify/baseline.hpp"
 #include "verify/cli.hpp"
 #include "verify/cli_options.hpp"
+#include "verify/data_folder.hpp"
 #include "verify/hdf5_text.hpp"
 #include "verify/interrupt.hpp"
 #include "verify/report_formats.hpp"
@@ -28,17 +28,6 @@ void write_file(const std::string& path, const std::string& content, bool append
   std::ofstream out(path, std::ios::binary | (appends ? std::ios::app : std::ios::trunc));
   out << content << std::flush;
   if (!out) throw FileError(text(printable(path), ": cannot be written"));
-}
-
-/// Two names of one file, which may not be there yet. What is no regular file is not lost when it
-/// is written twice.
-bool is_same_file(const std::string& a, const std::string& b) {
-  namespace fs = std::filesystem;
-  std::error_code none;
-  if (fs::is_other(a, none)) return false;
-  const fs::path whole = fs::weakly_canonical(fs::absolute(a, none), none);
-  return (!whole.empty() && whole == fs::weakly_canonical(fs::absolute(b, none), none)) ||
-         fs::equivalent(a, b, none);
 }
 
 /// No output may be an input or another output: one of the two would be gone.

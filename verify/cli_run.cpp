@@ -8,6 +8,7 @@
 
 #include "reference/program/error.hpp"
 #include "reference/program/nearest.hpp"
+#include "reference/program/presets.hpp"
 #include "reference/program/seeded_weights.hpp"
 #include "tokenview_version.hpp"
 #include "verify/affected.hpp"
@@ -156,7 +157,8 @@ class RunWeights {
  public:
   RunWeights(const RunArguments& arguments, const ModelConfig& config) {
     const std::string model = arguments.model();
-    const bool is_folder = arguments.checkpoint.empty() && Checkpoint::has_weights(model);
+    const bool is_folder =  // a preset's name means the preset, as in model_argument()
+        arguments.checkpoint.empty() && !preset(model) && Checkpoint::has_weights(model);
     checkpoint_ = opened_checkpoint(is_folder ? model : arguments.checkpoint);
     if (model.ends_with(".h5"))
       own_ = std::make_unique<LoadedGolden>(model, checkpoint_.get());
@@ -419,7 +421,8 @@ std::shared_ptr<RunArguments> add_arguments(CLI::App& app) {
          "--checkpoint", arguments->checkpoint,
          "Hugging Face folder whose weights --numeric takes; default: those of --model where "
          "it has some, or random ones")
-      ->type_name("FOLDER");
+      ->type_name("FOLDER")
+      ->check(not_empty());
   app.add_option("--engine", arguments->engine,
                  "Release whose gate, layout, MTP and runner are taken: vllm-0.26.0")
       ->type_name("RELEASE");

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <iterator>
@@ -50,18 +49,18 @@ ReportRecord record_of(const Scenario& before, const Shrunk& shrunk) {
   return record;
 }
 
-void require_two_files(const ShrinkArguments& arguments) {
-  const auto path = [](const std::string& name) {
-    return std::filesystem::weakly_canonical(std::filesystem::absolute(name));
-  };
+void require_files_of_their_own(const ShrinkArguments& arguments) {
+  for (const std::string* output : {&arguments.out, &arguments.boost_test})
+    if (!output->empty() && !arguments.name.empty() && is_same_file(*output, arguments.name))
+      throw UsageError(text("shrink: ", printable(*output), " is read: expected another file"));
   if (!arguments.out.empty() && !arguments.boost_test.empty() &&
-      path(arguments.out) == path(arguments.boost_test))
+      is_same_file(arguments.out, arguments.boost_test))
     throw UsageError(text("shrink: --out and --boost-test: both are ", printable(arguments.out),
                           ", expected two files"));
 }
 
 Exit shrink(const ShrinkArguments& arguments) {
-  require_two_files(arguments);
+  require_files_of_their_own(arguments);
   const Scenario before =
       arguments.name.empty() ? arguments.run.scenario() : scenario_named(arguments.name, [] {
         return default_data_folder("scenarios", ".json", build::data_dir);

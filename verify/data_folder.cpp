@@ -61,6 +61,14 @@ std::string read_file(const std::string& path, const std::string& expected) {
   return bytes;
 }
 
+bool is_same_file(const std::string& a, const std::string& b) {
+  std::error_code none;
+  if (fs::is_other(a, none)) return false;
+  const fs::path whole = fs::weakly_canonical(fs::absolute(a, none), none);
+  return (!whole.empty() && whole == fs::weakly_canonical(fs::absolute(b, none), none)) ||
+         fs::equivalent(a, b, none);
+}
+
 std::vector<std::string> files_of(const std::string& folder, const std::string& extension) {
   std::error_code error;
   const std::vector<std::string> files = files_in(folder, extension, error);

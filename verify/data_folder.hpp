@@ -23,6 +23,10 @@ std::string default_data_folder(const std::string& name, const std::string& exte
 /// The bytes of a file. Throws FileError with the reason, and what was expected there.
 std::string read_file(const std::string& path, const std::string& expected);
 
+/// Two names of one file, which may not be there yet. What is no regular file is not lost when it
+/// is written twice.
+bool is_same_file(const std::string& a, const std::string& b);
+
 /// The files of a folder with this extension, in order of names, hidden ones (files being written)
 /// apart. Throws FileError when the folder cannot be listed.
 std::vector<std::string> files_of(const std::string& folder, const std::string& extension);

@@ -106,7 +106,8 @@ GoldenWeights::GoldenWeights(const GoldenFile& golden, const ModelConfig& config
   of_checkpoint_.emplace(*checkpoint, golden.dtype(),
                          [](const std::string&) { throw_if_interrupted(); });
   if (recorded_with.empty()) return;
-  const std::string found = weights_fingerprint(*of_checkpoint_, config);
+  const std::string found = checkpoint->fingerprint(
+      golden.dtype(), [&] { return weights_fingerprint(*of_checkpoint_, config); });
   if (found != recorded_with)
     golden.file().fail(
         "/weights", text("the weights of ", printable(checkpoint->folder()),

@@ -45,6 +45,10 @@ GoldenWriter::Case& GoldenWriter::case_of(const std::string& case_name) {
   return found->second;
 }
 
+void GoldenWriter::write_attribute(const std::string& name, const std::string& value) {
+  draft_->writer().attribute("/", name, value);
+}
+
 void GoldenWriter::write_weight(const std::string& name, const HostTensor& tensor) {
   const std::string inside = GoldenFile::weight_path(name);
   require_name(inside, name);

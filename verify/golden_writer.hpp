@@ -35,6 +35,9 @@ class GoldenWriter {
   GoldenWriter(const GoldenWriter&) = delete;
   GoldenWriter& operator=(const GoldenWriter&) = delete;
 
+  /// Of the whole file.
+  void write_attribute(const std::string& name, const std::string& value);
+
   /// Stored as its dtype says. Throws for NaN, infinity, and a value that bfloat16 would round.
   void write_weight(const std::string& name, const HostTensor& tensor);
 

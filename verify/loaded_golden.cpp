@@ -7,6 +7,7 @@
 #include "reference/program/error.hpp"
 #include "reference/program/seeded_weights.hpp"
 #include "verify/golden_weights.hpp"
+#include "verify/record.hpp"
 
 namespace tokenview {
 
@@ -16,6 +17,7 @@ LoadedGolden::LoadedGolden(const std::string& path, const Checkpoint* checkpoint
   dtype_ = file.dtype();
   config_ = read_config_json(file.config_json(), path + ":/config").config;
   require_arithmetic(config_);
+  if (checkpoint != nullptr) require_memory(config_, sizeof(float));
   const GoldenWeights weights(file, config_, checkpoint);
   for (const auto& [name, shape] : weight_shapes(config_))
     if (weights.contains(name)) weights_.emplace(name, weights.weight(name, shape));

@@ -22,9 +22,6 @@ MappedFile::MappedFile(InputFile file) : file_(std::move(file)) {
   begin_ = static_cast<const std::byte*>(mapped);
 }
 
-MappedFile::MappedFile(MappedFile&& other) noexcept
-    : file_(std::move(other.file_)), begin_(std::exchange(other.begin_, nullptr)) {}
-
 MappedFile::~MappedFile() {
   if (begin_ != nullptr) munmap(const_cast<std::byte*>(begin_), std::size_t(file_.bytes()));
 }

@@ -14,8 +14,8 @@ class MappedFile {
  public:
   /// Takes over an open file. Throws FileError where the system does not map it.
   explicit MappedFile(InputFile file);
-  MappedFile(MappedFile&& other) noexcept;
-  MappedFile& operator=(MappedFile&&) = delete;
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
   ~MappedFile();
 
   const InputFile& file() const { return file_; }

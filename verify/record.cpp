@@ -286,18 +286,22 @@ std::vector<RecordedCase> cases_of(const GoldenFile& golden, const ModelConfig& 
 void record_golden(const Recording& recording, const std::string& path) {
   require_arithmetic(recording.config);
   require_memory(recording.config, sizeof(float));
+  for (const RecordedCase& recorded : recording.cases)
+    if (recorded.draft_steps > 0 && !recording.weights->contains("mtp.fc.weight"))
+      throw ConfigError(text("case '", printable(recorded.name), "' has ", recorded.draft_steps,
+                             " draft steps, and the model has no weights mtp.*"));
   GoldenHeader header{.model_type = to_string(recording.config.model_type),
                       .dtype = recording.dtype,
                       .producer = "tokenview reference",
                       .config_json = recording.config_json,
                       .provenance = recording.provenance};
-  const WeightsOfType weights(*recording.weights, recording.dtype, recording.progress);
-  if (!recording.stores_weights)
-    header.provenance[fingerprint_attribute] = weights_fingerprint(weights, recording.config);
   if (const auto version = recording.provenance.find("version");
       version != recording.provenance.end())
     header.producer = "tokenview " + version->second;
   GoldenWriter writer(path, header);
+  const WeightsOfType weights(*recording.weights, recording.dtype, recording.progress);
+  if (!recording.stores_weights)
+    writer.write_attribute(fingerprint_attribute, weights_fingerprint(weights, recording.config));
   for (const WeightShape& weight : weight_shapes(recording.config)) {
     if (!recording.stores_weights) break;
     // A model may come without its MTP part; any other weight must be there.
@@ -310,9 +314,6 @@ void record_golden(const Recording& recording, const std::string& path) {
       recording.dtype == DType::bfloat16 ? recording.rounding : Rounding::none, recording.gdn_form);
   const auto model = runner_on(recording.device, recording.config, weights, ops);
   for (const RecordedCase& recorded : recording.cases) {
-    if (recorded.draft_steps > 0 && !model->has_mtp())
-      throw ConfigError(text("case '", printable(recorded.name), "' has ", recorded.draft_steps,
-                             " draft steps, and the model has no weights mtp.*"));
     writer.write_inputs(recorded.name, recorded.inputs);
     TapWriter taps(writer, recording, recorded);
     taps.drafts(model->run(recorded.inputs, recorded.draft_steps, taps));

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "reference/program/error.hpp"
@@ -89,9 +90,9 @@ SafetensorsFolder::SafetensorsFolder(const std::string& path) {
 
   const std::string index = in_folder(path, index_name);
   const std::map<std::string, std::string> shards = shards_of_index(index);
-  std::map<std::string, bool> opened;
+  std::set<std::string> opened;
   for (const auto& [tensor, shard] : shards)
-    if (!std::exchange(opened[shard], true)) add(shard);
+    if (opened.insert(shard).second) add(shard);
   for (const auto& [tensor, shard] : shards) {
     const auto found = tensors_.find(tensor);
     const std::string expected = in_folder(path, shard);

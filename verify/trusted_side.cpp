@@ -17,11 +17,11 @@ GoldenSide::GoldenSide(const GoldenFile& golden, std::optional<std::string> case
       case_name_(std::move(case_name)),
       checkpoint_(checkpoint),
       config_(read_config_json(golden.config_json(), golden.path() + ":/config").config) {
-  if (checkpoint != nullptr) weights_.emplace(golden, config_, checkpoint);
   const std::vector<std::string> names = golden.case_names();
   if (case_name_ && std::ranges::find(names, *case_name_) == names.end())
     throw UsageError(text("--case ", printable(*case_name_), ": ", printable(golden.path()),
                           " has ", joined(names), suggestion(*case_name_, names)));
+  if (checkpoint != nullptr) weights_.emplace(golden, config_, checkpoint);
 }
 
 std::shared_ptr<const TrustedStep> GoldenSide::step_of(std::int64_t number, std::int64_t,

@@ -109,7 +109,7 @@ def run(arguments, workdir):
     torch.set_num_threads(1)
     passed = compared = 0
     for i in range(2 * count):
-        if compared == 2 * count:
+        if compared >= 2 * count:
             break
         family, seed = ("qwen3_next", "qwen3_5_moe")[i % 2], first_seed + i // 2
         in_vision_language = family == "qwen3_5_moe" and seed % 2 == 0
