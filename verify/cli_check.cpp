@@ -25,7 +25,7 @@
 namespace tokenview {
 namespace {
 
-constexpr Choice<DType> dtypes[] = {
+constexpr Word<DType> dtypes[] = {
     {"float32", DType::float32}, {"float64", DType::float64}, {"bfloat16", DType::bfloat16}};
 
 struct CheckArguments {

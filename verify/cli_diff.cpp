@@ -320,7 +320,7 @@ std::function<Exit()> add_options(CLI::App& app) {
       ->type_name("RULE");
   add_limit(app, "--rtol", arguments->rtol, "|error| <= atol + rtol |trusted|, every element");
   add_limit(app, "--atol", arguments->atol, "See --rtol; one of the two alone: the other is 0");
-  static constexpr Choice<bool> likes[] = {{"torch", true}};
+  static constexpr Word<bool> likes[] = {{"torch", true}};
   add_choice(app, "--like", arguments->like_torch, likes,
              "The limits of torch.testing.assert_close for the types");
   app.add_flag("--bitwise", arguments->bitwise, "The same type and the same bits");

@@ -5,7 +5,7 @@
 
 namespace tokenview {
 
-inline constexpr Choice<CommKind> comm_words[] = {
+inline constexpr Word<CommKind> comm_words[] = {
     {"sim", CommKind::sim}, {"nccl", CommKind::nccl}, {"mpi", CommKind::mpi}};
 
 /// --device and --comm of a run with numbers.

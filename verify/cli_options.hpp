@@ -18,7 +18,7 @@ namespace tokenview {
 
 /// A word of the command line and what it stands for.
 template <class T>
-struct Choice {
+struct Word {
   const char* word;
   T value;
 };
@@ -27,16 +27,16 @@ struct Choice {
 /// page and the completion read them there.
 template <class Target, class T, std::size_t n>
 CLI::Option* add_choice(CLI::App& app, const std::string& names, Target& target,
-                        const Choice<T> (&choices)[n], const std::string& description) {
+                        const Word<T> (&choices)[n], const std::string& description) {
   std::vector<std::string> words;
   std::string type_name;
-  for (const Choice<T>& choice : choices) {
+  for (const Word<T>& choice : choices) {
     words.push_back(choice.word);
     type_name += (type_name.empty() ? "" : "|") + words.back();
   }
-  const std::vector<Choice<T>> table(choices, choices + n);
+  const std::vector<Word<T>> table(choices, choices + n);
   const auto assign = [&target, table, words, names](const std::string& word) {
-    for (const Choice<T>& choice : table)
+    for (const Word<T>& choice : table)
       if (word == choice.word) {
         target = choice.value;
         return;
@@ -113,22 +113,22 @@ inline void exclude_others(CLI::App& app, CLI::Option* alone, const std::string&
 
 /// The word that `choices` has for `value`.
 template <class T, std::size_t n>
-const char* word_of(const Choice<T> (&choices)[n], T value) {
-  for (const Choice<T>& choice : choices)
+const char* word_of(const Word<T> (&choices)[n], T value) {
+  for (const Word<T>& choice : choices)
     if (choice.value == value) return choice.word;
   return "";
 }
 
-inline constexpr Choice<Rounding> roundings[] = {{"hf", Rounding::hf}, {"vllm", Rounding::vllm}};
+inline constexpr Word<Rounding> roundings[] = {{"hf", Rounding::hf}, {"vllm", Rounding::vllm}};
 
-inline constexpr Choice<GdnForm> gdn_forms[] = {{"recurrent", GdnForm::recurrent},
-                                                {"chunked", GdnForm::chunked}};
+inline constexpr Word<GdnForm> gdn_forms[] = {{"recurrent", GdnForm::recurrent},
+                                              {"chunked", GdnForm::chunked}};
 
-inline constexpr Choice<Device> device_words[] = {
+inline constexpr Word<Device> device_words[] = {
     {"cpu", Device::cpu}, {"cuda", Device::cuda}, {"auto", Device::automatic}};
 
 enum class OutputFormat { text, jsonl };
-inline constexpr Choice<OutputFormat> output_formats[] = {{"text", OutputFormat::text},
-                                                          {"jsonl", OutputFormat::jsonl}};
+inline constexpr Word<OutputFormat> output_formats[] = {{"text", OutputFormat::text},
+                                                        {"jsonl", OutputFormat::jsonl}};
 
 }  // namespace tokenview

@@ -25,7 +25,7 @@
 namespace tokenview {
 namespace {
 
-constexpr Choice<DType> dtypes[] = {{"float32", DType::float32}, {"bfloat16", DType::bfloat16}};
+constexpr Word<DType> dtypes[] = {{"float32", DType::float32}, {"bfloat16", DType::bfloat16}};
 
 struct RecordArguments {
   std::string from, config, checkpoint, out;

@@ -24,7 +24,7 @@
 namespace tokenview {
 namespace {
 
-constexpr Choice<CommKind> repro_comm_words[] = {{"sim", CommKind::sim}, {"nccl", CommKind::nccl}};
+constexpr Word<CommKind> repro_comm_words[] = {{"sim", CommKind::sim}, {"nccl", CommKind::nccl}};
 
 struct ReproArguments {
   std::string name;

@@ -474,8 +474,8 @@ std::shared_ptr<RunArguments> add_arguments(CLI::App& app) {
                "Dumps without annotations: rows and columns are left to the reader");
   add_numbers(app, "--aux-layers", arguments->aux_layers,
               "Auxiliary hidden states, captured before these layers: 0,2,4");
-  static constexpr Choice<RunnerVersion> runners[] = {{"V1", RunnerVersion::V1},
-                                                      {"V2", RunnerVersion::V2}};
+  static constexpr Word<RunnerVersion> runners[] = {{"V1", RunnerVersion::V1},
+                                                    {"V2", RunnerVersion::V2}};
   add_choice(app, "--runner", arguments->runner, runners,
              "Generation of the model runner; default: V1, or the engine's");
   add_numbers(app, "--graph-sizes", arguments->graph_sizes,

@@ -44,7 +44,7 @@ class Total {
 
   void append(const PartMetrics& part) {
     total_.append(part);
-    for (const RowPiece& piece : part.rows) add_row_piece(piece);
+    for (const RowMetrics& piece : part.rows) add_row_piece(piece);
   }
 
   Comparison finish() {
@@ -59,7 +59,7 @@ class Total {
   }
 
  private:
-  void add_row_piece(const RowPiece& piece) {
+  void add_row_piece(const RowMetrics& piece) {
     if (piece.row != open_row_.row) {
       close_row();
       open_row_ = piece;
@@ -90,7 +90,7 @@ class Total {
 
   const CompareOptions& options_;
   PartMetrics total_;
-  RowPiece open_row_;
+  RowMetrics open_row_;
 };
 
 }  // namespace
@@ -170,7 +170,8 @@ Comparison compare_blocks(std::int64_t elements, std::int64_t block_elements,
   constexpr std::int64_t part_elements = MetricsAccumulator::part_elements;
   constexpr std::int64_t waiting_bytes = 16 << 20;  // of results that wait for their turn
   const std::int64_t rows = options.columns > 0 ? part_elements / options.columns + 2 : 0;
-  const auto part_bytes = std::int64_t(sizeof(PartMetrics)) + rows * std::int64_t(sizeof(RowPiece));
+  const auto part_bytes =
+      std::int64_t(sizeof(PartMetrics)) + rows * std::int64_t(sizeof(RowMetrics));
   const std::int64_t blocks_at_once = std::max<std::int64_t>(
       options.threads, waiting_bytes / part_bytes * part_elements / block_elements);
   const std::int64_t value_bytes = element_bytes(options.value_type);

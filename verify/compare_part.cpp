@@ -268,7 +268,7 @@ class Part {
       for (std::int64_t i = 0; i < count; ++i)
         if (values[i] != golden[i]) note_different(double(values[i]), double(golden[i]), begin + i);
     if (metrics.rows.empty()) return;
-    RowPiece& row = metrics.rows.back();
+    RowMetrics& row = metrics.rows.back();
     row.max_abs_error = std::max(row.max_abs_error, sums.max_abs_error);
     row.max_golden = std::max(row.max_golden, sums.max_golden);
     row.error_squares += sums.error_squares;
@@ -362,8 +362,8 @@ class Part {
   template <class V, class G>
   void add_exact(const V* values, const G* golden, std::int64_t begin, std::int64_t count) {
     Comparison& c = metrics.counts;
-    RowPiece none;
-    RowPiece& row = metrics.rows.empty() ? none : metrics.rows.back();
+    RowMetrics none;
+    RowMetrics& row = metrics.rows.empty() ? none : metrics.rows.back();
     for (std::int64_t i = 0; i < count; ++i) {
       const long double v = values[i], g = golden[i];
       const long double difference = std::abs(v - g);

@@ -11,7 +11,7 @@ namespace tokenview {
 
 /// A row, or the piece of one that lies in a part. Squares of doubles neither overflow nor vanish
 /// in a long double.
-struct RowPiece {
+struct RowMetrics {
   std::int64_t row = -1;
   double max_abs_error = 0;
   double max_golden = 0;
@@ -27,7 +27,7 @@ struct PartMetrics {
   long double golden_squares = 0;
   long double value_squares = 0;
   long double products = 0;
-  std::vector<RowPiece> rows;  // where options.columns > 0
+  std::vector<RowMetrics> rows;  // where options.columns > 0
 
   /// Appends what follows.
   void append(const PartMetrics& next);
