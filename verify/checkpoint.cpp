@@ -12,6 +12,7 @@
 #include "reference/program/strict_json.hpp"
 #include "reference/program/weight_block.hpp"
 #include "verify/hdf5_text.hpp"
+#include "verify/input_file.hpp"
 
 namespace tokenview {
 namespace {
@@ -27,7 +28,7 @@ std::string config_text(const std::string& folder) {
   std::error_code error;
   if (!fs::is_directory(folder, error))
     throw FileError(text(printable(folder), ": is no folder, expected that of a checkpoint"));
-  return json_file_text(config_path(folder), "a config.json");
+  return read_json_file(config_path(folder), "a config.json");
 }
 
 /// Quantised weights are integers or 8-bit floats with scales beside them.

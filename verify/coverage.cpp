@@ -10,7 +10,7 @@
 #include "reference/program/error.hpp"
 #include "reference/program/json_section.hpp"
 #include "reference/program/strict_json.hpp"
-#include "verify/data_folder.hpp"
+#include "verify/input_file.hpp"
 
 namespace tokenview {
 namespace {
@@ -32,7 +32,7 @@ Texts texts_in(JsonSection& section, const std::string& key) {
 
 Catalogue read_catalogue(const std::string& file) {
   const nlohmann::json document =
-      parse_strict_json(read_file(file, "the catalogue of entries"), file);
+      parse_strict_json(read_json_file(file, "the catalogue of entries"), file);
   if (!document.is_object()) throw ConfigError(text(file, ": expected an object"));
   JsonSection section(document, "", file);
   const std::string schema = section.to_string("schema", section.required("schema"));

@@ -50,17 +50,6 @@ std::optional<std::string> above(fs::path start, const std::string& name,
 
 }  // namespace
 
-std::string read_file(const std::string& path, const std::string& expected) {
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (!file.is_open() || file.bad() || fs::is_directory(path))
-    throw FileError(text(printable(path), ": cannot be read (",
-                         errno == 0 ? "no file" : std::generic_category().message(errno),
-                         "), expected ", expected));
-  return bytes;
-}
-
 bool is_same_file(const std::string& a, const std::string& b) {
   std::error_code none;
   if (fs::is_other(a, none)) return false;

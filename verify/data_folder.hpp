@@ -20,9 +20,6 @@ std::vector<std::string> golden_files(const std::string& argument);
 std::string default_data_folder(const std::string& name, const std::string& extension,
                                 const std::string& installed);
 
-/// The bytes of a file. Throws FileError with the reason, and what was expected there.
-std::string read_file(const std::string& path, const std::string& expected);
-
 /// Two names of one file, which may not be there yet. What is no regular file is not lost when it
 /// is written twice.
 bool is_same_file(const std::string& a, const std::string& b);

@@ -11,11 +11,11 @@
 #include <ostream>
 #include <sstream>
 
+#include "comm_sim/transport/process_rank.hpp"
 #include "device/device_info.hpp"
 #include "reference/program/config_json.hpp"
 #include "reference/program/error.hpp"
 #include "reference/program/seeded_weights.hpp"
-#include "comm_sim/transport/process_rank.hpp"
 #include "verify/fault_text.hpp"
 
 namespace tokenview {

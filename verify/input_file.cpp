@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "reference/program/error.hpp"
+#include "reference/program/strict_json.hpp"
 #include "verify/hdf5_text.hpp"
 
 namespace tokenview {
@@ -65,6 +66,16 @@ void InputFile::read(std::int64_t offset, std::span<std::byte> to) const {
     offset += got;
     to = to.subspan(std::size_t(got));
   }
+}
+
+std::string read_json_file(const std::string& path, const std::string& what) {
+  const InputFile file(path, what);
+  if (file.bytes() > std::int64_t(max_json_bytes))
+    throw FileError(text(printable(path), ": has ", file.bytes(), " bytes, expected ", what,
+                         " of at most ", max_json_bytes));
+  std::string content(std::size_t(file.bytes()), '\0');
+  file.read(0, std::as_writable_bytes(std::span(content)));
+  return content;
 }
 
 }  // namespace tokenview

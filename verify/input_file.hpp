@@ -37,4 +37,8 @@ class InputFile {
   std::int64_t bytes_ = 0;
 };
 
+/// All of a text file of at most max_json_bytes. Throws FileError where it cannot be read, is no
+/// regular file, or is longer. `what` it should be stands in the message.
+std::string read_json_file(const std::string& path, const std::string& what);
+
 }  // namespace tokenview

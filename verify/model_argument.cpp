@@ -3,13 +3,13 @@
 
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 
 #include "reference/program/error.hpp"
 #include "reference/program/nearest.hpp"
 #include "reference/program/presets.hpp"
 #include "verify/golden_file.hpp"
 #include "verify/hdf5_text.hpp"
+#include "verify/input_file.hpp"
 
 namespace tokenview {
 namespace {
@@ -22,13 +22,6 @@ bool is_hdf5(const std::string& path) {
   std::string begin(signature.size(), '\0');
   std::ifstream file(path, std::ios::binary);
   return file.read(begin.data(), std::streamsize(begin.size())) && begin == signature;
-}
-
-std::string content(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream all;
-  if (!(all << file.rdbuf())) throw FileError(printable(path) + ": cannot be read");
-  return all.str();
 }
 
 }  // namespace
@@ -50,8 +43,9 @@ ModelArgument model_argument(const std::string& name) {
     ConfigReading reading = read_config_json(json, printable(file) + ":/config");
     return {std::move(reading), std::move(json)};
   }
-  ConfigReading reading = read_config_file(file);  // has its size limited
-  return {std::move(reading), content(file)};
+  std::string json = read_json_file(file, "a config.json or a golden file");
+  ConfigReading reading = read_config_json(json, printable(file));
+  return {std::move(reading), std::move(json)};
 }
 
 }  // namespace tokenview

@@ -9,6 +9,7 @@
 #include "reference/program/error.hpp"
 #include "reference/program/strict_json.hpp"
 #include "verify/hdf5_text.hpp"
+#include "verify/input_file.hpp"
 
 namespace tokenview {
 namespace {
@@ -34,7 +35,7 @@ std::map<std::string, std::string> shards_of_index(const std::string& path) {
   const auto fail = [&](const std::string& problem) -> void {
     throw FileError(source + ": " + problem);
   };
-  const json index = parse_strict_json(json_file_text(path, "an index of shards"), source);
+  const json index = parse_strict_json(read_json_file(path, "an index of shards"), source);
   if (!index.is_object()) fail("holds " + shown(index) + ", expected an object");
   const auto map = index.find("weight_map");
   if (map == index.end()) fail("has no weight_map, expected tensors with their files");
@@ -103,16 +104,6 @@ SafetensorsFolder::SafetensorsFolder(const std::string& path) {
   for (const auto& [name, tensor] : tensors_)
     if (!shards.contains(name))
       throw FileError(text(tensor.place(), ": is not in the weight_map of ", index_name));
-}
-
-std::string json_file_text(const std::string& path, const std::string& what) {
-  const InputFile file(path, what);
-  if (file.bytes() > std::int64_t(max_json_bytes))
-    throw FileError(text(printable(path), ": has ", file.bytes(), " bytes, expected ", what,
-                         " of at most ", max_json_bytes));
-  std::string content(std::size_t(file.bytes()), '\0');
-  file.read(0, std::as_writable_bytes(std::span(content)));
-  return content;
 }
 
 }  // namespace tokenview

@@ -44,8 +44,4 @@ class SafetensorsFolder {
   std::map<std::string, FolderTensor> tensors_;
 };
 
-/// All of a text file of at most max_json_bytes. Throws FileError where it cannot be read, or is
-/// longer. `what` it should be stands in the message.
-std::string json_file_text(const std::string& path, const std::string& what);
-
 }  // namespace tokenview

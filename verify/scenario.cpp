@@ -14,6 +14,7 @@
 #include "reference/program/strict_json.hpp"
 #include "verify/data_folder.hpp"
 #include "verify/fault_text.hpp"
+#include "verify/input_file.hpp"
 #include "verify/model_argument.hpp"
 #include "verify/report.hpp"
 #include "verify/requests.hpp"
@@ -174,7 +175,7 @@ bool ExpectedFinding::matches(const Finding& finding) const {
 }
 
 Scenario read_scenario(const std::string& path) {
-  return parse_scenario(read_file(path, "a scenario"), path);
+  return parse_scenario(read_json_file(path, "a scenario"), path);
 }
 
 Scenario parse_scenario(std::string_view json, const std::string& path) {
