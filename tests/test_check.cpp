@@ -13,6 +13,7 @@
 #include "verify/golden_file.hpp"
 #include "verify/hdf5_handle.hpp"
 #include "verify/record.hpp"
+#include "verify/tap_order.hpp"
 
 namespace tokenview {
 namespace {
@@ -144,6 +145,20 @@ BOOST_DATA_TEST_CASE(every_tap_of_every_case_is_reproduced,
   BOOST_TEST(checked.totals.taps == std::int64_t(taps));
   // Ids are exact in float32; in bfloat16 they may be ties.
   if (golden.dtype() == DType::float32) BOOST_TEST(checked.findings() == Findings{});
+}
+
+// The order that a dump's taps are judged in comes from their names; the check's from the program.
+BOOST_DATA_TEST_CASE(names_are_ordered_as_the_program_runs,
+                     boost::unit_test::data::make({"qwen3_next_tiny", "qwen3_5_moe_tiny"}), name) {
+  const Checked checked(golden_folder + name + ".h5");
+  std::vector<std::string> taps;  // without their case; the program does not make ids and positions
+  for (const TapResult& result : checked.results.all)
+    if (result.tap != "input_ids" && result.tap != "positions" && result.tap != "draft_ids")
+      taps.push_back(name_of(result.place()));
+  BOOST_TEST(taps.size() > 100);
+  std::vector<std::string> ordered = taps;
+  std::ranges::sort(ordered, InProgramOrder());
+  BOOST_TEST(ordered == taps, boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(float64_reproduces_a_float32_file_and_measures_the_reference_itself) {

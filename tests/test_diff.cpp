@@ -280,7 +280,7 @@ const Named named[] = {
      "[0,1,2]"},
     {"a gather in reversed rank order",
      {.faults = {"order:all_gather@model.layers.1*,with=reverse"}},
-     "target/model.layers.1.linear_attn.in_proj_ba",
+     "target/model.layers.1.linear_attn.in_proj_qkvz",
      "reversed rank order",
      "[9,PAD,PAD,6,7,8,3,4,5,0] columns 0/4"},
     {"a gather over the wrong group",
@@ -288,7 +288,7 @@ const Named named[] = {
       .dp = 2,
       .cases = {{"ten", "other"}},
       .faults = {"group:all_gather@model.layers.1*,with=dp"}},
-     "target/model.layers.1.linear_attn.in_proj_ba",
+     "target/model.layers.1.linear_attn.in_proj_qkvz",
      "wrong group: rows of dp=1",
      ""},
     {"a row of the step before",
@@ -565,7 +565,7 @@ BOOST_AUTO_TEST_CASE(a_fault_is_named_without_knowing_the_model) {
   const DumpDiffResult reversed =
       diff_dumps(one, {.faults = {"order:all_gather@model.layers.1*,with=reverse"}});
   BOOST_REQUIRE(reversed.failed > 0);
-  BOOST_TEST(reversed.first_difference()->tap == "target/model.layers.1.linear_attn.in_proj_ba");
+  BOOST_TEST(reversed.first_difference()->tap == "target/model.layers.1.linear_attn.in_proj_qkvz");
   BOOST_TEST(reversed.first_difference()->ranks.front().held ==
              "[9,PAD,PAD,6,7,8,3,4,5,0] columns 0/4");
   const DumpDiffResult twice = diff_dumps(

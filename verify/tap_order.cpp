@@ -18,6 +18,10 @@ struct Module {
 constexpr Module modules_of_layer[] = {
     {"input.", 0},
     {"input_layernorm", 1},
+    {"linear_attn.in_proj_qkv", 8},  // qkvz too
+    {"linear_attn.in_proj_z", 9},
+    {"linear_attn.in_proj_b", 10},  // ba too
+    {"self_attn.q_proj", 10},
     {"self_attn.q_norm", 12},
     {"self_attn.k_norm", 13},
     {"self_attn.attn", 14},
@@ -30,8 +34,8 @@ constexpr Module modules_of_layer[] = {
     {"linear_attn", 17},
     {"post_attention_layernorm", 20},
     {"mlp.gate.logits", 30},
-    {"mlp.gate.weights", 31},
-    {"mlp.gate.ids", 32},
+    {"mlp.gate.ids", 31},
+    {"mlp.gate.weights", 32},
     {"mlp.gate_", 35},
     {"mlp.gate", 30},
     {"mlp.up_proj", 36},
