@@ -7,8 +7,10 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
 #include <thread>
 
 #include "tests/boost_test.hpp"
@@ -205,6 +207,34 @@ BOOST_AUTO_TEST_CASE(numbers_of_no_token_are_no_match) {
   BOOST_TEST(none.code == 3);
   BOOST_TEST(contains(none.err, "nothing compared"));
   BOOST_TEST(records(of("0", {"--format", "jsonl"}).out).back()["verdict"] == "nothing compared");
+}
+
+BOOST_AUTO_TEST_CASE(rows_that_all_ranks_hold_are_written_once) {
+  const Ended end = run({"run", "--protocol", "D", "--tp", "2", "--ep", "--tokens", "3"});
+  BOOST_TEST(end.code == 0);
+  BOOST_TEST(contains(end.out, "target/model.embed_tokens"));
+  BOOST_TEST(contains(end.out, "  [0,1,2] on all 2\n"));
+  BOOST_TEST(contains(end.out, "  [0,1][2,PAD]\n"));
+  BOOST_TEST(!contains(end.out, "[0,1,2][0,1,2]"));
+}
+
+// ---- cost
+
+BOOST_AUTO_TEST_CASE(the_cost_of_a_protocol_ends_with_its_sum) {
+  const Ended end = run({"cost", "--tp", "4", "--tokens", "64"});
+  BOOST_TEST(end.code == 0);
+  std::istringstream in(end.out);
+  std::map<std::string, std::int64_t> sums, totals;  // of bytes, by protocol
+  for (std::string line; std::getline(in, line);) {
+    std::istringstream words(line);
+    std::string protocol, purpose, word, last;
+    words >> protocol >> purpose;
+    for (last = purpose; words >> word;) last = word;
+    if (last.find_first_not_of("0123456789") != std::string::npos) continue;  // the heading
+    (purpose == "all" ? totals : sums)[protocol] += std::stoll(last);
+  }
+  BOOST_TEST(totals.size() == 7);
+  BOOST_TEST((sums == totals));
 }
 
 // ---- devices

@@ -586,13 +586,20 @@ BOOST_AUTO_TEST_CASE(the_program_ends_as_its_results_do) {
 BOOST_AUTO_TEST_CASE(a_baseline_comes_and_goes_by_the_command_line) {
   const Written bad(one_finding());
   const std::string known = bad.folder.file("known.json");
-  BOOST_TEST(run({"report", bad.path, "--write-baseline", known, "--reason", "why", "--expires",
-                  "2027-03-31"})
-                 .code == 1);
+  const auto written_at = [&](const std::string& epoch) {
+    return run({"report", bad.path, "--write-baseline", known, "--reason", "why", "--expires",
+                "2027-03-31"},
+               {.variables = {{"SOURCE_DATE_EPOCH", epoch}}});
+  };
   const auto at = [&](const std::string& epoch) {
     return run({"report", bad.path, "--baseline", known},
                {.variables = {{"SOURCE_DATE_EPOCH", epoch}}});
   };
+  const Ended late = written_at("1806537600");  // 2027-04-01
+  BOOST_TEST(late.code == 2);
+  BOOST_TEST(contains(late.err, "--expires: 2027-03-31 is over, expected 2027-04-01"), late.err);
+  BOOST_TEST(!std::filesystem::exists(known));
+  BOOST_TEST(written_at("1806451200").code == 1);
   BOOST_TEST(at("1806451200").code == 0);  // 2027-03-31
   BOOST_TEST(at("1806537600").code == 1);  // a day later
   const Ended wrong = at("soon");

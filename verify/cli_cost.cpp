@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <iomanip>
 #include <iostream>
 
 #include "reference/program/error.hpp"
@@ -50,7 +51,17 @@ Exit cost(const CostArguments& arguments) {
       least = sent;
       best = to_string(protocol);
     }
+    const auto print_line = [&](const CostLine& line) {
+      const auto padded = [](std::string cell, std::size_t width) {
+        return cell + std::string(width > cell.size() ? width - cell.size() : 1, ' ');
+      };
+      std::cout << padded(to_string(protocol), 10) << padded(line.purpose, 17)
+                << padded(std::to_string(line.calls), 7) << std::int64_t(line.bytes) << '\n';
+    };
+    CostLine total{.purpose = "all"};
     for (const CostLine& line : counted.lines) {
+      total.calls += line.calls;
+      total.bytes += line.bytes;
       if (records) {
         ReportRecord record{.kind = "cost"};
         record.tap = line.purpose;
@@ -58,14 +69,11 @@ Exit cost(const CostArguments& arguments) {
                        {"calls", line.calls},
                        {"bytes", std::int64_t(line.bytes)}};
         std::cout << json_line(record) << '\n';
-        continue;
+      } else {
+        print_line(line);
       }
-      const auto padded = [](std::string cell, std::size_t width) {
-        return cell + std::string(width > cell.size() ? width - cell.size() : 1, ' ');
-      };
-      std::cout << padded(to_string(protocol), 10) << padded(line.purpose, 17)
-                << padded(std::to_string(line.calls), 7) << std::int64_t(line.bytes) << '\n';
     }
+    if (!records) print_line(total);
   }
   const std::int64_t p = arguments.parallel.tp;
   if (p == 1 && !records) return Exit::match;
@@ -93,8 +101,8 @@ Exit cost(const CostArguments& arguments) {
               << (ratio < 1    ? "it sends less: "
                   : ratio == 1 ? "it sends as much: "
                                : "it sends more: ")
-              << best << ' ' << std::int64_t(ratio * 100 + 0.5)
-              << " % of S (layers, exit, dispatch)"
+              << best << ", " << (ratio > 1 ? "the least of them, " : "") << std::fixed
+              << std::setprecision(1) << ratio * 100 << " % of S (layers, exit, dispatch)"
               << "; norms, router and shared expert work on " << shards
               << " rows a rank instead of " << tokens
               << (ratio < 1 ? "" : ", which alone can pay for it") << '\n';

@@ -103,6 +103,9 @@ Exit report(const ReportArguments& arguments) {
     if (arguments.reason.empty() || arguments.expires.empty())
       throw UsageError("report: --write-baseline: expected --reason and --expires");
     require_date("--expires", arguments.expires);
+    if (arguments.expires < today())
+      throw UsageError(text("report: --expires: ", arguments.expires, " is over, expected ",
+                            today(), " or a later day"));
   }
 
   Results results = read_results(arguments.results);

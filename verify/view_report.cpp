@@ -77,6 +77,12 @@ void print_views(std::ostream& out, const ViewRunResult& result, bool colour) {
   for (const NamedView& view : result.views) width = std::max(width, view.name.size());
   for (const NamedView& view : result.views) {
     std::string map = row_map(view);
+    const auto differs = [](const ViewOps::Tensor& a, const ViewOps::Tensor& b) {
+      return to_map(a.rows) != to_map(b.rows);
+    };
+    if (view.by_rank.size() > 1 &&
+        std::ranges::adjacent_find(view.by_rank, differs) == view.by_rank.end())
+      map = text(to_map(view.by_rank.front().rows), " on all ", view.by_rank.size());
     if (colour) map = coloured(coloured(std::move(map), "PAD", "2"), "MIX", "31");
     out << view.name << std::string(width + 2 - view.name.size(), ' ') << map;
     std::string sums, columns;

@@ -8,7 +8,8 @@
 namespace tokenview {
 
 /// The rows of every rank at every named tensor, one line each, in program order:
-/// `model.layers.0.mlp  [0,1,2][3,4,5][6,7,8][9,PAD,PAD]`, with what a value misses behind it.
+/// `model.layers.0.mlp  [0,1,2][3,4,5][6,7,8][9,PAD,PAD]`, with what a value misses behind it;
+/// `[0,1,2] on all 4` where all ranks hold the same rows.
 /// In colour pads are dim and mixtures red.
 void print_views(std::ostream& out, const ViewRunResult& result, bool colour = false);
 
