@@ -247,6 +247,38 @@ BOOST_AUTO_TEST_CASE(what_is_written_is_read_back) {
              std::vector<std::int64_t>({3, 4}));
 }
 
+BOOST_AUTO_TEST_CASE(the_batch_axis_of_a_hook_is_no_row) {
+  const TemporaryFolder folder;
+  const auto shape_of = [&](std::int64_t num_tokens, const std::string& tap,
+                            const std::vector<std::int64_t>& shape) {
+    DumpedStep step = small_step();
+    step.num_tokens = num_tokens;
+    step.inputs = {};
+    step.inputs.input_ids.assign(std::size_t(num_tokens), 5);
+    std::int64_t count = 1;
+    for (const std::int64_t size : shape) count *= size;
+    if (tap.ends_with("ids"))
+      step.ids[tap] = {shape, std::vector<std::int64_t>(std::size_t(count), 1)};
+    else
+      step.taps[tap] = {shape, std::vector<float>(std::size_t(count), 1)};
+    write_rank(folder.file("a.h5"), 0, 1, step);
+    const DumpFile dump = DumpFile::open({folder.file("a.h5")});
+    const DumpTap& read = dump.ranks()[0].steps.at(0).taps.at(tap);
+    BOOST_TEST(read.shape == (tap.ends_with("ids") ? dump.ids(read).shape : read.shape),
+               boost::test_tools::per_element());
+    return to_string(read.shape);
+  };
+  BOOST_TEST(shape_of(2, "target/model.layers.0", {1, 2, 3}) == "[2, 3]");
+  BOOST_TEST(shape_of(2, "target/model.layers.0.self_attn.q_norm", {1, 2, 4, 3}) == "[2, 4, 3]");
+  BOOST_TEST(shape_of(2, "target/model.layers.1.mlp.gate.ids", {1, 2, 4}) == "[2, 4]");
+  BOOST_TEST(shape_of(2, "step0/input_ids", {1, 2}) == "[2]");
+  // One token of several heads; a row of a shard; a later draft pass, whose rows are not said.
+  BOOST_TEST(shape_of(1, "target/model.layers.0.self_attn.q_norm", {1, 4, 3}) == "[1, 4, 3]");
+  BOOST_TEST(shape_of(2, "target/model.layers.0", {1, 3}) == "[1, 3]");
+  BOOST_TEST(shape_of(2, "target/model.layers.1.mlp.gate.ids", {1, 4}) == "[1, 4]");
+  BOOST_TEST(shape_of(2, "step1/mtp.layers.0.self_attn.q_norm", {1, 4, 3}) == "[1, 4, 3]");
+}
+
 BOOST_AUTO_TEST_CASE(a_dump_of_a_real_engine) {
   const DumpFile dump = DumpFile::open({sample + "0.h5", sample + "1.h5"});
   BOOST_TEST(dump.parallel().enable_expert_parallel);

@@ -37,7 +37,7 @@ void take(const TapJudgement& judgement, const PutTogether& whole, JudgedTaps wh
   const bool is_right = is_tie || judgement.verdict == tokenview::Verdict::match;
   if (which == JudgedTaps::failing && (!is_right || tap.diff.verdict == Verdict::match)) return;
   tap.diff.bound = judgement.total;
-  if (is_right) {
+  if (is_right && whole.zeros.empty()) {
     if (std::ranges::none_of(tap.ways, [&](const TapWay& way) {
           return same_layout(tap.diff.tap, way.views, whole.views);
         }))
@@ -48,13 +48,15 @@ void take(const TapJudgement& judgement, const PutTogether& whole, JudgedTaps wh
     return;
   }
   tap.ways.clear();
+  tap.zeros = whole.zeros;
   tap.diff.verdict = Verdict::difference;
   tap.diff.detail = judgement.detail;
-  if (judgement.own)
+  if (judgement.own && !is_right)  // right: bounds that are wider than the row
     tap.diff.detail =
         text(judgement.is_origin ? "origin: of its own operations "
                                  : "inherited: of its own operations ",
              in_words(*judgement.own), judgement.detail.empty() ? "" : "; ", judgement.detail);
+  if (!whole.zeros.empty()) tap.diff.detail += (tap.diff.detail.empty() ? "" : "\n") + whole.zeros;
 }
 
 }  // namespace
@@ -87,8 +89,9 @@ JudgedStep judge_by_errors(const GoldenCase& golden, const TapErrorModel& errors
   for (const auto& [tap, whole] : judged) {
     const auto of_tap = std::ranges::find(judgement.taps, tap->diff.tap, &TapJudgement::place);
     if (of_tap == judgement.taps.end()) continue;
-    const bool is_right =
-        of_tap->verdict == tokenview::Verdict::match || of_tap->verdict == tokenview::Verdict::tie;
+    const bool is_right = (of_tap->verdict == tokenview::Verdict::match ||
+                           of_tap->verdict == tokenview::Verdict::tie) &&
+                          whole->zeros.empty();
     if (is_right && whole->values.size() > 0 && whole->absent_rows.empty())
       step.values[tap->diff.tap] = whole->values;
     take(*of_tap, *whole, which, *tap);

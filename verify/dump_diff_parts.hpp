@@ -46,6 +46,7 @@ struct PutTogether {
   Matrix<std::int64_t> ids = {};               // [tokens, k]
   std::vector<std::int64_t> absent_rows = {};  // that no rank holds whole
   std::string garbage = {};                    // as TapWay's
+  std::string zeros = {};                      // in words: a token that is zeros and should not be
   bool are_copies = false;                     // the ranks have the same tensor
 };
 
@@ -56,6 +57,7 @@ struct ExplainedTap {
   std::vector<const DumpRank*> ranks;  // that have it
   std::vector<TapWay> ways;            // none: the values do not fit
   std::vector<Rows> nearest;           // of each rank, in the way that comes nearest
+  std::string zeros;                   // PutTogether's, of the way that was judged
 
   // Where the explainer keeps values, of taps that the trusted side has by this name: in each way
   // that has all tokens and columns, whether it fits or not.

@@ -91,19 +91,34 @@ std::vector<std::int64_t> nearest_rows(const TapTensors& tensors, const ColumnLa
   return rows;
 }
 
-/// True where a token is zeros that are none: a pad.
-bool has_pad_for_token(const PlacedTap<float>& tap) {
-  const auto is_zero = [](const std::vector<float>& values, std::size_t begin, std::int64_t count) {
-    return std::all_of(values.begin() + std::int64_t(begin),
-                       values.begin() + std::int64_t(begin) + count,
-                       [](float value) { return value == 0; });
-  };
-  for (const PlacedValues<float>& values : tap.values)
-    for (std::size_t at = 0; at < values.found.size(); at += std::size_t(values.columns()))
-      if (!values.is_sum && is_zero(values.found, at, values.columns()) &&
-          !is_zero(values.trusted, at, values.columns()))
-        return true;
-  return false;
+/// Tokens that a rank holds as zeros where the trusted values are none: pads, or rows that were
+/// never written.
+struct ZeroTokens {
+  bool any = false;
+  /// The first that no rounding makes: of several columns, and as long as the row's expected error
+  /// or longer. Empty: none.
+  std::string impossible;
+};
+
+ZeroTokens zero_tokens(const PlacedTap<float>& tap, const std::optional<TapBound>& bound) {
+  constexpr std::int64_t several = 4;  // fewer may cancel to zero
+  ZeroTokens zeros;
+  for (const PlacedValues<float>& values : tap.values) {
+    if (values.is_sum || values.columns() == 0) continue;  // a summand of nothing is right
+    const auto rows = std::int64_t(values.trusted_rows.size());
+    const Eigen::Map<const Matrix<float>> found(values.found.data(), rows, values.columns()),
+        trusted(values.trusted.data(), rows, values.columns());
+    for (std::int64_t r = 0; r < rows; ++r) {
+      if (!found.row(r).isZero(0) || trusted.row(r).isZero(0)) continue;
+      zeros.any = true;
+      const std::int64_t token = values.trusted_rows[std::size_t(r)];
+      if (zeros.impossible.empty() && bound && values.columns() >= several &&
+          trusted.row(r).cast<double>().norm() > bound->expected[std::size_t(token)])
+        zeros.impossible =
+            text("token ", token, " is ", values.columns(), " zeros on tp=", values.at.tp);
+    }
+  }
+  return zeros;
 }
 
 /// The pad rows that are not zero, in words; empty: none.
@@ -280,19 +295,25 @@ void TapExplainer::explain_values(const Counterpart& counterpart, ExplainedTap& 
           : tap_limit(options_.rules, tap.diff.tap,
                       stage_.tap(*tap.ranks.front(), tap.diff.tap).type_name, counterpart.values);
   std::optional<TapFit> nearest;
+  std::vector<PutTogether> with_zero_tokens;
+  bool fits_without = false;
   const auto try_fit = [&](const RowLayout& rows, const ColumnLayout& columns, bool sampled) {
     if (rows.is_partial && !columns.is_whole()) return;
     TapFit fit = fit_of(tensors, rows, columns, rule, sampled, options_.threads);
     if (fit.fits()) tap.ways.push_back({fit.views, nonzero_pads(tensors, rows)});
-    if (keeps_values_ && fit.complete && counterpart.tap == tap.diff.tap &&
-        !has_pad_for_token(fit.placed))
-      tap.put_together.push_back(
-          {.views = fit.views,
-           .distance = fit.comparison.rms(),
-           .values = whole<float>(fit.placed, as_matrix(*tensors.trusted)).cast<double>(),
-           .absent_rows = fit.placed.absent_rows,
-           .garbage = nonzero_pads(tensors, rows),
-           .are_copies = are_copies(tensors)});
+    if (keeps_values_ && fit.complete && counterpart.tap == tap.diff.tap) {
+      ZeroTokens zeros = zero_tokens(fit.placed, bound);
+      fits_without |= !zeros.any && fit.fits();
+      (zeros.any ? with_zero_tokens : tap.put_together)
+          .push_back(
+              {.views = fit.views,
+               .distance = fit.comparison.rms(),
+               .values = whole<float>(fit.placed, as_matrix(*tensors.trusted)).cast<double>(),
+               .absent_rows = fit.placed.absent_rows,
+               .garbage = nonzero_pads(tensors, rows),
+               .zeros = std::move(zeros.impossible),
+               .are_copies = are_copies(tensors)});
+    }
     const bool is_nearer = !nearest || (fit.fits() && !nearest->fits()) ||
                            (fit.fits() == nearest->fits() && fit.comparison.count > 0 &&
                             !(fit.judgement.bound.ratio() >= nearest->judgement.bound.ratio()));
@@ -311,6 +332,8 @@ void TapExplainer::explain_values(const Counterpart& counterpart, ExplainedTap& 
   if (tap.ways.empty() && config_ == nullptr)
     if (const std::optional<ColumnLayout> columns = columns_by_values(tensors))
       for (const RowLayout& rows : row_ways) try_fit(rows, *columns, false);
+  // Zeros in a token's place are a pad where another way has it so; else the token is wrong.
+  if (!fits_without) std::ranges::move(with_zero_tokens, std::back_inserter(tap.put_together));
   // A pad that is not zero is no pad where the rows can be something else.
   if (std::ranges::any_of(tap.ways, [](const TapWay& way) { return way.garbage.empty(); }))
     std::erase_if(tap.ways, [](const TapWay& way) { return !way.garbage.empty(); });
@@ -423,7 +446,8 @@ void TapExplainer::explain_ids(const IntegerTensor& trusted_ids, ExplainedTap& t
                        to_string(std::vector<std::int64_t>(theirs, theirs + k)));
       }
     if (differing == 0) tap.ways.push_back({views, ""});
-    if (keeps_values_)
+    // Ranks that chose otherwise than each other have no choice that the trusted one could follow.
+    if (keeps_values_ && are_equal_copies(placed_ids))
       tap.put_together.push_back({.views = views,
                                   .distance = double(differing),
                                   .ids = whole<std::int64_t>(placed_ids, trusted)});

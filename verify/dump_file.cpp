@@ -103,6 +103,14 @@ std::vector<std::string> lines_of(const std::string& list) {
   return lines;
 }
 
+/// The rows that a pass has before any rank takes its part: all tokens, or, in a later draft pass,
+/// one of each request. -1: not said.
+std::int64_t rows_of_pass(const std::string& pass, const DumpStep& step) {
+  if (pass == "target" || pass == "step0") return step.num_tokens;
+  const bool knows_requests = step.inputs && step.inputs->query_start_loc;
+  return knows_requests ? std::int64_t(step.inputs->query_start_loc->size()) - 1 : -1;
+}
+
 std::vector<DumpCollective> read_collectives(const Hdf5File& file, const std::string& inside) {
   const Hdf5Table table = file.table(inside);
   const auto column = [&](const char* name, auto kind) -> const decltype(kind)& {
@@ -325,9 +333,14 @@ void DumpFile::read_taps(std::size_t index, const std::string& inside, const std
                          const DumpRank& rank, DumpStep& step) const {
   const Hdf5File::Children taps = files_[index].children(inside);
   require_only(files_[index], inside, taps.groups, {});
-  for (const std::string& name : taps.datasets)
-    step.taps.emplace(text(pass, '/', name),
-                      read_tap(index, text(inside, '/', name), GoldenFile::holds_ids(name), rank));
+  const std::int64_t rows = rows_of_pass(pass, step);
+  for (const std::string& name : taps.datasets) {
+    DumpTap tap = read_tap(index, text(inside, '/', name), GoldenFile::holds_ids(name), rank);
+    const bool is_list = name == "input_ids" || name == "positions";
+    while (rows > 1 && tap.shape.size() > (is_list ? 1 : 2) && tap.shape.front() == 1)
+      tap.shape.erase(tap.shape.begin());
+    step.taps.emplace(text(pass, '/', name), std::move(tap));
+  }
 }
 
 DumpTap DumpFile::read_tap(std::size_t index, const std::string& inside, bool holds_ids,
@@ -405,7 +418,9 @@ HostTensor DumpFile::values(const DumpTap& tap) const {
 }
 
 IntegerTensor DumpFile::ids(const DumpTap& tap) const {
-  return files_[tap.file].integers(tap.inside);
+  IntegerTensor tensor = files_[tap.file].integers(tap.inside);
+  tensor.shape = tap.shape;
+  return tensor;
 }
 
 }  // namespace tokenview

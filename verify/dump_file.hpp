@@ -16,11 +16,11 @@ namespace tokenview {
 
 /// A tensor that a rank had in one step.
 struct DumpTap {
-  std::size_t file = 0;  // of the dump's
-  std::string inside;    // path in it
-  std::vector<std::int64_t> shape;
-  std::string type_name;          // "float32", "bfloat16", "int64"
-  std::optional<TokenView> view;  // what the producer believes
+  std::size_t file = 0;             // of the dump's
+  std::string inside;               // path in it
+  std::vector<std::int64_t> shape;  // without the axis of one that batch-first hooks add: [1, T, H]
+  std::string type_name;            // "float32", "bfloat16", "int64"
+  std::optional<TokenView> view;    // what the producer believes
   std::optional<ColumnBlock> columns;
 
   std::int64_t rows() const { return shape[0]; }

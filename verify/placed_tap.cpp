@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <type_traits>
 
 #include "reference/program/error.hpp"
@@ -187,6 +188,20 @@ Matrix<S> whole(const PlacedTap<S>& tap, const Eigen::Ref<const Matrix<S>>& trus
       }
   }
   return result;
+}
+
+bool are_equal_copies(const PlacedTap<std::int64_t>& tap) {
+  std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t> known;  // by row and column
+  for (const PlacedValues<std::int64_t>& values : tap.values) {
+    auto found = values.found.begin();
+    for (const std::int64_t row : values.trusted_rows)
+      for (const std::int64_t column : values.trusted_columns) {
+        const auto [first, is_new] = known.try_emplace({row, column}, *found);
+        if (!is_new && first->second != *found) return false;
+        ++found;
+      }
+  }
+  return true;
 }
 
 template struct PlacedTap<float>;

@@ -83,6 +83,9 @@ PlacedTap<S> placed(const NamedView& view, const std::vector<RankTaps>& taps, st
 template <class S>
 Matrix<S> whole(const PlacedTap<S>& tap, const Eigen::Ref<const Matrix<S>>& trusted);
 
+/// True where all ranks that hold an element hold the same.
+bool are_equal_copies(const PlacedTap<std::int64_t>& tap);
+
 /// Raises ratios[r], [trusted rows], to max|found - trusted| / allowed of the rows that belong to
 /// the trusted row r.
 void raise_row_ratios(std::vector<double>& ratios, const PlacedValues<double>& values,
