@@ -168,7 +168,9 @@ void name_fault(const DumpFile& dump, const TrustedSide& side, const StageStep& 
   const std::vector<InferredRank> found = infer_rows(dump, side, stage, others, *counterpart, tap);
   const auto step = std::int32_t(stage.number);
   tap.diff.called = fault_in_words(found, at_step(required, step), std::int16_t(stage.dp), step);
-  if (!tap.zeros.empty()) tap.diff.called = "zeros where tokens are due";
+  const bool is_factor = tap.diff.called.ends_with(" of the value");  // of what is not zero
+  if (!tap.zeros.empty() && (tap.diff.called.empty() || is_factor))
+    tap.diff.called = "zeros where tokens are due";
   if (!tap.diff.called.empty() && tap.diff.called != part_of_the_value) return;
   std::string otherwise;
   if (tap.nearest.size() == tap.ranks.size()) {
