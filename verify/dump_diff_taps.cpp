@@ -8,6 +8,7 @@
 #include "verify/dump_diff_parts.hpp"
 #include "verify/held_words.hpp"
 #include "verify/host_matrix.hpp"
+#include "verify/packed_columns.hpp"
 #include "verify/report.hpp"
 
 namespace tokenview {
@@ -309,7 +310,7 @@ void TapExplainer::explain_values(const Counterpart& counterpart, ExplainedTap& 
         try_fit(rows, columns, true);
   }
   if (tap.ways.empty() && config_ == nullptr)
-    if (const std::optional<ColumnLayout> columns = columns_by_values(tensors))
+    if (const std::optional<ColumnLayout> columns = packed_columns(tensors))
       for (const RowLayout& rows : row_ways) try_fit(rows, *columns, false);
   // A pad that is not zero is no pad where the rows can be something else.
   if (std::ranges::any_of(tap.ways, [](const TapWay& way) { return way.garbage.empty(); }))
