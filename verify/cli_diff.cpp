@@ -100,6 +100,23 @@ Exit exit_of(const std::string& verdict) {
                                    : Exit::nothing_compared;
 }
 
+/// What limits mean for narrow types of a model that the reference does not know; empty: it does,
+/// or the command line has limits.
+std::string unknown_model_note(const TrustedSide& side, const DumpFile& dump,
+                               const DiffArguments& arguments) {
+  const DType mine = arithmetic_of(dump), trusted = side.dtype();
+  const DType narrow = mine == DType::float32 ? trusted : mine;
+  const bool has_limits = arguments.atol || arguments.rtol || arguments.like_torch ||
+                          arguments.bitwise || !arguments.rules.empty();
+  if (side.config() != nullptr || narrow == DType::float32 || has_limits) return {};
+  return text(
+      to_string(narrow),
+      " of a model that the reference does not know has no error model: the limits are those "
+      "of one operation, and errors add up with depth. For others: --rule '*: of_max=0.1, "
+      "l2=0.05, row_l2=0.1'. Ids are equal whatever the limits, and behind other experts "
+      "other values follow");
+}
+
 Exit report(const DiffArguments& arguments, TrustedSide& side, const std::string& trusted,
             const DumpFile& dump) {
   DumpDiffOptions options;
@@ -107,7 +124,9 @@ Exit report(const DiffArguments& arguments, TrustedSide& side, const std::string
   options.by_error_model = !arguments.atol && !arguments.rtol && !arguments.like_torch &&
                            !arguments.bitwise && arguments.rules.empty();
   options.threads = available_threads();
-  const DumpDiffResult result = diff_dump(side, dump, options);
+  DumpDiffResult result = diff_dump(side, dump, options);
+  if (const std::string note = unknown_model_note(side, dump, arguments); !note.empty())
+    if (result.failed > 0) result.notes.push_back(note);
   std::vector<std::string> names;
   for (const TapDiff& tap : result.taps) names.push_back(tap.tap);
   for (const std::string& unused : options.rules.without_match(names))
@@ -317,7 +336,8 @@ std::function<Exit()> add_options(CLI::App& app) {
   app.add_option("--rule", arguments->rules,
                  "'PATTERN: LIMIT, ...' for some tensors: atol=X, rtol=X, ulp=X, of_max=X, l2=X, "
                  "row_l2=X, bitwise, like-torch, equal-nan; repeatable")
-      ->type_name("RULE");
+      ->type_name("RULE")
+      ->allow_extra_args(false);
   add_limit(app, "--rtol", arguments->rtol, "|error| <= atol + rtol |trusted|, every element");
   add_limit(app, "--atol", arguments->atol, "See --rtol; one of the two alone: the other is 0");
   static constexpr Word<bool> likes[] = {{"torch", true}};
@@ -327,7 +347,8 @@ std::function<Exit()> add_options(CLI::App& app) {
   app.add_flag("--equal-nan", arguments->equal_nan, "NaN on both sides is equal");
   app.add_option("--map", arguments->maps,
                  "'PATTERN=NAME': what the first file calls tensors of the second; repeatable")
-      ->type_name("MAP");
+      ->type_name("MAP")
+      ->allow_extra_args(false);
   add_choice(app, "--format", arguments->format, output_formats,
              "Lines for people (default) or JSON Lines");
   app.add_flag("-v,--verbose", arguments->verbosity, "Every tap that differs; twice: every tap");

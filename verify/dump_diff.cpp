@@ -353,8 +353,7 @@ class DumpDiff {
               stage.trusted != nullptr)
             others.other_steps.push_back(&stage);
       name_fault(dump_, side_, *mine, others,
-                 nearest == nullptr ? std::vector<TokenView>() : required_views(*nearest, tap),
-                 tap);
+                 nearest == nullptr ? tap.nearest_views : required_views(*nearest, tap), tap);
     }
   }
 

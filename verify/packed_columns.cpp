@@ -162,4 +162,38 @@ std::optional<ColumnLayout> packed_columns(const TapTensors& tap) {
   return std::nullopt;
 }
 
+std::optional<HostTensor> unpacked(const TapTensors& tap, std::int64_t blocks) {
+  const std::int64_t width = tap.trusted->cols(), share = width / blocks;
+  HostTensor held{{0, width}, {}};  // by all ranks, the rows of each one below the other's
+  for (const RankTensor& rank : tap.ranks) {
+    if (rank.values.cols() != width) return std::nullopt;
+    if (held.rows() >= tap.tokens()) break;
+    held.shape[0] += rank.values.rows();
+    held.values.insert(held.values.end(), rank.values.values.begin(), rank.values.values.end());
+  }
+  if (held.rows() < tap.tokens() || width % blocks != 0) return std::nullopt;
+  held.shape[0] = tap.tokens();
+  held.values.resize(std::size_t(tap.tokens() * width));
+
+  const Map trusted = as_matrix(*tap.trusted);
+  TapTensors packed{.tp_size = blocks, .trusted = &held};
+  for (std::int64_t block = 0; block < blocks; ++block) {
+    HostTensor values{{tap.tokens(), share}, {}};
+    for (std::int64_t row = 0; row < tap.tokens(); ++row)
+      for (std::int64_t c = 0; c < share; ++c)
+        values.values.push_back(trusted(row, block * share + c));
+    packed.ranks.push_back({{.world = block, .tp = block}, std::move(values)});
+  }
+  const std::optional<ColumnLayout> columns = packed_columns(packed);
+  if (!columns) return std::nullopt;
+  HostTensor whole = *tap.trusted;
+  for (std::int64_t block = 0; block < blocks; ++block)
+    for (std::int64_t row = 0; row < tap.tokens(); ++row)
+      for (std::int64_t c = 0; c < share; ++c)
+        whole.values[std::size_t(row * width +
+                                 columns->columns[std::size_t(block)][std::size_t(c)])] =
+            trusted(row, block * share + c);
+  return whole;
+}
+
 }  // namespace tokenview

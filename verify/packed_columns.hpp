@@ -14,4 +14,9 @@ namespace tokenview {
 /// comes close.
 std::optional<ColumnLayout> packed_columns(const TapTensors& tap);
 
+/// The trusted tensor, which is `blocks` ranks' packed blocks side by side, with its columns in the
+/// order in which each rank of `tap` holds all of them. Absent where these hold other columns, or
+/// not all rows.
+std::optional<HostTensor> unpacked(const TapTensors& tap, std::int64_t blocks);
+
 }  // namespace tokenview
