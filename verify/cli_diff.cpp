@@ -100,21 +100,31 @@ Exit exit_of(const std::string& verdict) {
                                    : Exit::nothing_compared;
 }
 
-/// What limits mean for narrow types of a model that the reference does not know; empty: it does,
-/// or the command line has limits.
-std::string unknown_model_note(const TrustedSide& side, const DumpFile& dump,
-                               const DiffArguments& arguments) {
+/// What a difference means between narrow types of a model that the reference does not know, for
+/// which there is no error model; nothing where it does know it.
+std::vector<std::string> notes_on_narrow_types(const TrustedSide& side, const DumpFile& dump,
+                                               const DiffArguments& arguments,
+                                               const DumpDiffResult& result) {
   const DType mine = arithmetic_of(dump), trusted = side.dtype();
   const DType narrow = mine == DType::float32 ? trusted : mine;
+  if (side.config() != nullptr || narrow == DType::float32 || result.failed == 0) return {};
+  std::vector<std::string> notes;
   const bool has_limits = arguments.atol || arguments.rtol || arguments.like_torch ||
                           arguments.bitwise || !arguments.rules.empty();
-  if (side.config() != nullptr || narrow == DType::float32 || has_limits) return {};
-  return text(
-      to_string(narrow),
-      " of a model that the reference does not know has no error model: the limits are those "
-      "of one operation, and errors add up with depth. For others: --rule '*: of_max=0.1, "
-      "l2=0.05, row_l2=0.1'. Ids are equal whatever the limits, and behind other experts "
-      "other values follow");
+  if (!has_limits)
+    notes.push_back(text(to_string(narrow),
+                         " of a model that the reference does not know: the "
+                         "limits are those of one operation, and errors add up with depth; others "
+                         "for all taps: --rule '*: of_max=0.1, l2=0.05, row_l2=0.1'"));
+  const auto other_choice = std::ranges::find_if(result.taps, [](const TapDiff& tap) {
+    return tap.failed() && tap.tap.ends_with(".gate.ids");
+  });
+  if (other_choice != result.taps.end())
+    notes.push_back(text("tokens choose other experts, from step ", other_choice->step, ' ',
+                         other_choice->tap, " on: errors of ", to_string(narrow),
+                         " turn near ties, which no limit excuses here; what follows of these "
+                         "tokens differs as well"));
+  return notes;
 }
 
 Exit report(const DiffArguments& arguments, TrustedSide& side, const std::string& trusted,
@@ -125,8 +135,8 @@ Exit report(const DiffArguments& arguments, TrustedSide& side, const std::string
                            !arguments.bitwise && arguments.rules.empty();
   options.threads = available_threads();
   DumpDiffResult result = diff_dump(side, dump, options);
-  if (const std::string note = unknown_model_note(side, dump, arguments); !note.empty())
-    if (result.failed > 0) result.notes.push_back(note);
+  for (std::string& note : notes_on_narrow_types(side, dump, arguments, result))
+    result.notes.push_back(std::move(note));
   std::vector<std::string> names;
   for (const TapDiff& tap : result.taps) names.push_back(tap.tap);
   for (const std::string& unused : options.rules.without_match(names))

@@ -16,7 +16,8 @@ struct Module {
 };
 
 /// The first that fits decides: longer beginnings stand before shorter ones. Latent attention
-/// (q_a, kv_a, their norms, q_b, kv_b) as in transformers modeling_deepseek_v3.py; norms behind the
+/// (q_a, kv_a, their norms, q_b, kv_b) as in transformers modeling_deepseek_v3.py, with a wrapper
+/// around it and o_proj as in vLLM's layers/mla.py; norms behind the
 /// mixer and around the feed-forward as in modeling_glm4.py and modeling_gemma2.py; shared_experts
 /// before experts, which are both of them, as in vLLM's deepseek_v2.py.
 constexpr Module modules_of_layer[] = {
@@ -33,9 +34,10 @@ constexpr Module modules_of_layer[] = {
     {"self_attn.q_b_proj", 13},
     {"self_attn.kv_b_proj", 13},
     {"self_attn.attn", 14},
-    {"self_attn.mla_attn", 14},
+    {"self_attn.mla_attn.", 14},
     {"self_attn.out_proj", 16},
     {"self_attn.o_proj", 16},
+    {"self_attn.mla_attn", 17},
     {"self_attn.", 11},
     {"self_attn", 17},
     {"linear_attn.norm", 15},
