@@ -13,6 +13,7 @@
 #include "verify/dump_writer.hpp"
 #include "verify/hdf5_handle.hpp"
 #include "verify/host_matrix.hpp"
+#include "verify/narrow_notes.hpp"
 #include "verify/trusted_dump.hpp"
 
 namespace tokenview {
@@ -362,6 +363,29 @@ BOOST_AUTO_TEST_CASE(a_routers_float32_weights_are_as_exact_as_the_model) {
     narrow((is_trusted ? a : b).front(), 0, "model.embed_tokens");
     BOOST_TEST(named(diff_files(a, b)) == "no difference");
   }
+}
+
+BOOST_AUTO_TEST_CASE(a_difference_of_narrow_types_says_which_limits_to_pass) {
+  const TemporaryFolder folder;
+  const Model model(9);
+  Model other = model;
+  other.ids.at("model.layers.1.mlp.gate.ids")(4, 0) = 7;
+  const auto a = write_dump(folder.file("a"), model, 1, Engine::tensor_parallel);
+  const auto b = write_dump(folder.file("b"), other, 1, Engine::tensor_parallel);
+  const auto notes = [&](bool has_limits) {
+    const DumpFile first = DumpFile::open(a), second = DumpFile::open(b);
+    DumpSide side(first);
+    return notes_on_narrow_types(side, second, has_limits,
+                                 diff_dump(side, second, DumpDiffOptions()));
+  };
+  BOOST_TEST(notes(false).empty());
+  narrow(b.front(), 0, "model.embed_tokens");
+  BOOST_REQUIRE(notes(false).size() == 2U);
+  BOOST_TEST(notes(false)[0].find("--rule '*: of_max=0.1, l2=0.05, row_l2=0.1'") !=
+             std::string::npos);
+  BOOST_REQUIRE(notes(true).size() == 1U);
+  BOOST_TEST(notes(true)[0].starts_with(
+      "tokens choose other experts, from step 0 target/model.layers.1.mlp.gate.ids on"));
 }
 
 }  // namespace

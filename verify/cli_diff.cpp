@@ -18,6 +18,7 @@
 #include "verify/dump_diff.hpp"
 #include "verify/dump_diff_report.hpp"
 #include "verify/hdf5_text.hpp"
+#include "verify/narrow_notes.hpp"
 #include "verify/plain_diff.hpp"
 #include "verify/report.hpp"
 #include "verify/trusted_dump.hpp"
@@ -100,42 +101,16 @@ Exit exit_of(const std::string& verdict) {
                                    : Exit::nothing_compared;
 }
 
-/// What a difference means between narrow types of a model that the reference does not know, for
-/// which there is no error model; nothing where it does know it.
-std::vector<std::string> notes_on_narrow_types(const TrustedSide& side, const DumpFile& dump,
-                                               const DiffArguments& arguments,
-                                               const DumpDiffResult& result) {
-  const DType mine = arithmetic_of(dump), trusted = side.dtype();
-  const DType narrow = mine == DType::float32 ? trusted : mine;
-  if (side.config() != nullptr || narrow == DType::float32 || result.failed == 0) return {};
-  std::vector<std::string> notes;
-  const bool has_limits = arguments.atol || arguments.rtol || arguments.like_torch ||
-                          arguments.bitwise || !arguments.rules.empty();
-  if (!has_limits)
-    notes.push_back(text(to_string(narrow),
-                         " of a model that the reference does not know: the "
-                         "limits are those of one operation, and errors add up with depth; others "
-                         "for all taps: --rule '*: of_max=0.1, l2=0.05, row_l2=0.1'"));
-  const auto other_choice = std::ranges::find_if(result.taps, [](const TapDiff& tap) {
-    return tap.failed() && tap.tap.ends_with(".gate.ids");
-  });
-  if (other_choice != result.taps.end())
-    notes.push_back(text("tokens choose other experts, from step ", other_choice->step, ' ',
-                         other_choice->tap, " on: errors of ", to_string(narrow),
-                         " turn near ties, which no limit excuses here; what follows of these "
-                         "tokens differs as well"));
-  return notes;
-}
-
 Exit report(const DiffArguments& arguments, TrustedSide& side, const std::string& trusted,
             const DumpFile& dump) {
   DumpDiffOptions options;
   options.rules = rules_of(arguments);
-  options.by_error_model = !arguments.atol && !arguments.rtol && !arguments.like_torch &&
-                           !arguments.bitwise && arguments.rules.empty();
+  const bool has_limits = arguments.atol || arguments.rtol || arguments.like_torch ||
+                          arguments.bitwise || !arguments.rules.empty();
+  options.by_error_model = !has_limits;
   options.threads = available_threads();
   DumpDiffResult result = diff_dump(side, dump, options);
-  for (std::string& note : notes_on_narrow_types(side, dump, arguments, result))
+  for (std::string& note : notes_on_narrow_types(side, dump, has_limits, result))
     result.notes.push_back(std::move(note));
   std::vector<std::string> names;
   for (const TapDiff& tap : result.taps) names.push_back(tap.tap);
