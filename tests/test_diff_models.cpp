@@ -107,7 +107,8 @@ Matrix<T> shard_of(const Matrix<T>& whole, std::int64_t tp, std::int64_t rank, T
 /// Writes the dump of `tp` ranks; `change` makes them wrong. Returns its files.
 std::vector<std::string> write_dump(const std::string& prefix, Model model, std::int64_t tp,
                                     Engine engine,
-                                    const std::function<void(std::vector<Held>&)>& change = {}) {
+                                    const std::function<void(std::vector<Held>&)>& change = {},
+                                    const std::string& stopped = {}) {
   std::normal_distribution<float> normal;
   std::vector<Held> ranks;
   ranks.resize(std::size_t(tp));
@@ -143,6 +144,7 @@ std::vector<std::string> write_dump(const std::string& prefix, Model model, std:
   for (std::int64_t rank = 0; rank < tp; ++rank) {
     DumpedStep step;
     step.num_tokens = model.tokens;
+    step.stopped = stopped;
     for (std::int64_t t = 0; t < model.tokens; ++t) {
       step.inputs.input_ids.push_back(t);
       step.inputs.positions.push_back(t);
@@ -320,6 +322,27 @@ BOOST_AUTO_TEST_CASE(experts_are_told_by_the_tokens_that_chose_them) {
   BOOST_TEST(fault(3, 1) == block + ": other values where expert 3 was chosen");
   BOOST_TEST(fault(4, 4) ==
              block + ": other values where experts 4-7 were chosen, those of one rank");
+}
+
+BOOST_AUTO_TEST_CASE(a_run_that_stops_on_a_shard_says_so) {
+  const TemporaryFolder folder;
+  const Model model(9);
+  const DumpDiffResult result =
+      diff_files(write_dump(folder.file("a"), model, 1, Engine::tensor_parallel),
+                 write_dump(
+                     folder.file("b"), model, 2, Engine::sequence_parallel,
+                     [](std::vector<Held>& ranks) {
+                       for (std::size_t rank = 0; rank < ranks.size(); ++rank)
+                         ranks[rank]["model.norm"] =
+                             shard_of<float>(ranks[rank]["model.norm"], 2, std::int64_t(rank), 0);
+                     },
+                     "index 8 is out of range"));
+  BOOST_TEST(named(result) ==
+             "the rest of the step: missing: the run stopped after "
+             "target/model.norm");
+  BOOST_TEST(result.first_difference()->detail ==
+             "the run stopped: index 8 is out of range\n"
+             "target/model.norm, the last one, is held as shard: [0,1,2,3,4] [5,6,7,8,PAD]");
 }
 
 /// Stores a tap as bfloat16.
