@@ -15,11 +15,10 @@ struct Module {
   std::int64_t place;
 };
 
-/// The first that fits decides: longer beginnings stand before shorter ones. Latent attention
-/// (q_a, kv_a, their norms, q_b, kv_b) as in transformers modeling_deepseek_v3.py, with a wrapper
-/// around it and o_proj as in vLLM's layers/mla.py; norms behind the
-/// mixer and around the feed-forward as in modeling_glm4.py and modeling_gemma2.py; shared_experts
-/// before experts, which are both of them, as in vLLM's deepseek_v2.py.
+/// The first that fits decides: longer beginnings stand before shorter ones. Sources: latent
+/// attention, transformers modeling_deepseek_v3.py, and the wrapper around it and its o_proj, vLLM
+/// layers/mla.py; norms behind the mixer and around the feed-forward, modeling_glm4.py and
+/// modeling_gemma2.py; shared_experts before experts, which may be both, vLLM deepseek_v2.py.
 constexpr Module modules_of_layer[] = {
     {"input.", 0},
     {"input_layernorm", 1},
