@@ -196,22 +196,21 @@ std::optional<ExplainedTap> TapExplainer::explain(const std::string& name,
   if (counterpart->in_words != name_of(name)) tap.diff.against = counterpart->in_words;
   ExplainedTap found = tap;
   explain_values(*counterpart, found);
-  const auto try_way = [&](HostTensor way) {
-    if (!found.ways.empty()) return;
-    counterpart->values = std::move(way);
-    counterpart->segments = {counterpart->values.cols()};
+  const auto try_way = [&](const HostTensor& way) {
+    counterpart->values = way;
+    counterpart->segments = {way.cols()};
     ExplainedTap again = tap;
     explain_values(*counterpart, again);
     if (!again.ways.empty()) found = std::move(again);
   };
   const std::int64_t of_rank = counterpart->values.cols();
-  for (HostTensor& way : counterpart->other_ways) {
-    const std::int64_t blocks = of_rank > 0 ? way.cols() / of_rank : 0;
+  for (const HostTensor& way : counterpart->other_ways) {
+    if (found.ways.empty()) try_way(way);
+    if (!found.ways.empty() || of_rank == 0 || way.cols() == of_rank) continue;
     TapTensors tensors = tensors_of(dump_, stage_, *counterpart);
     tensors.trusted = &way;
-    if (blocks > 1 && found.ways.empty())
-      if (std::optional<HostTensor> whole = unpacked(tensors, blocks)) try_way(std::move(*whole));
-    try_way(std::move(way));
+    if (const std::optional<HostTensor> whole = unpacked(tensors, way.cols() / of_rank))
+      try_way(*whole);
   }
   return found;
 }
