@@ -308,6 +308,9 @@ BOOST_AUTO_TEST_CASE(plain_files_by_name) {
   BOOST_TEST(diff("c.h5", {}).code == 1);
   BOOST_TEST(diff("c.h5", {"--atol", "0.5"}).code == 0);
   BOOST_TEST(diff("c.h5", {"--rule", "x/*: of_max=0.2"}).code == 0);
+  BOOST_TEST(run({"diff", "--rule", "x/*: of_max=0.2", "--rule", "y/*: of_max=0",
+                  folder.file("a.h5"), folder.file("c.h5")})
+                 .code == 0);
   BOOST_TEST(diff("c.h5", {"--like", "torch"}).code == 1);
   BOOST_TEST(diff("a.h5", {"--bitwise"}).code == 0);
   BOOST_TEST(contains(diff("c.h5", {}).out, "x/w: max_abs 0.5 of 4e-05"));

@@ -18,6 +18,7 @@
 #include "verify/dump_diff.hpp"
 #include "verify/dump_diff_report.hpp"
 #include "verify/hdf5_text.hpp"
+#include "verify/narrow_notes.hpp"
 #include "verify/plain_diff.hpp"
 #include "verify/report.hpp"
 #include "verify/trusted_dump.hpp"
@@ -104,10 +105,13 @@ Exit report(const DiffArguments& arguments, TrustedSide& side, const std::string
             const DumpFile& dump) {
   DumpDiffOptions options;
   options.rules = rules_of(arguments);
-  options.by_error_model = !arguments.atol && !arguments.rtol && !arguments.like_torch &&
-                           !arguments.bitwise && arguments.rules.empty();
+  const bool has_limits = arguments.atol || arguments.rtol || arguments.like_torch ||
+                          arguments.bitwise || !arguments.rules.empty();
+  options.by_error_model = !has_limits;
   options.threads = available_threads();
-  const DumpDiffResult result = diff_dump(side, dump, options);
+  DumpDiffResult result = diff_dump(side, dump, options);
+  for (std::string& note : notes_on_narrow_types(side, dump, has_limits, result))
+    result.notes.push_back(std::move(note));
   std::vector<std::string> names;
   for (const TapDiff& tap : result.taps) names.push_back(tap.tap);
   for (const std::string& unused : options.rules.without_match(names))
@@ -317,7 +321,8 @@ std::function<Exit()> add_options(CLI::App& app) {
   app.add_option("--rule", arguments->rules,
                  "'PATTERN: LIMIT, ...' for some tensors: atol=X, rtol=X, ulp=X, of_max=X, l2=X, "
                  "row_l2=X, bitwise, like-torch, equal-nan; repeatable")
-      ->type_name("RULE");
+      ->type_name("RULE")
+      ->allow_extra_args(false);
   add_limit(app, "--rtol", arguments->rtol, "|error| <= atol + rtol |trusted|, every element");
   add_limit(app, "--atol", arguments->atol, "See --rtol; one of the two alone: the other is 0");
   static constexpr Word<bool> likes[] = {{"torch", true}};
@@ -327,7 +332,8 @@ std::function<Exit()> add_options(CLI::App& app) {
   app.add_flag("--equal-nan", arguments->equal_nan, "NaN on both sides is equal");
   app.add_option("--map", arguments->maps,
                  "'PATTERN=NAME': what the first file calls tensors of the second; repeatable")
-      ->type_name("MAP");
+      ->type_name("MAP")
+      ->allow_extra_args(false);
   add_choice(app, "--format", arguments->format, output_formats,
              "Lines for people (default) or JSON Lines");
   app.add_flag("-v,--verbose", arguments->verbosity, "Every tap that differs; twice: every tap");

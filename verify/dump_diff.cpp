@@ -196,6 +196,7 @@ class DumpDiff {
         if (stage.has(tap)) contradict_annotation(stage, tap);
     const std::string note = judge_layouts(taps, nearest, stopped);
     if (!note.empty()) result_.notes.push_back(text("step ", number, ": ", note));
+    if (nearest == nullptr) say_layout_at_stop(number, taps);
     name_faults(stages, nearest, taps);
     collect(number, taps);
   }
@@ -332,6 +333,18 @@ class DumpDiff {
     return false;
   }
 
+  /// Where no protocol says what is due: how the last tap before a stop is held, if not whole.
+  void say_layout_at_stop(std::int64_t number, const std::vector<ExplainedTap>& taps) {
+    for (TapDiff& end : lacks_[number].ends) {
+      const auto last = std::find_if(taps.rbegin(), taps.rend(), [&](const ExplainedTap& tap) {
+        return tap.diff.dp == end.dp && !tap.ways.empty();
+      });
+      if (last == taps.rend() || last->diff.kind == "full") continue;
+      end.detail += text("\n", last->diff.tap, ", the last one, is held as ", last->diff.kind, ':');
+      for (const RankHolding& rank : last->diff.ranks) end.detail += ' ' + rank.held;
+    }
+  }
+
   void name_faults(const std::vector<StageStep>& stages, const CleanLayout* nearest,
                    std::vector<ExplainedTap>& taps) {
     std::int64_t named = 0;
@@ -353,8 +366,7 @@ class DumpDiff {
               stage.trusted != nullptr)
             others.other_steps.push_back(&stage);
       name_fault(dump_, side_, *mine, others,
-                 nearest == nullptr ? std::vector<TokenView>() : required_views(*nearest, tap),
-                 tap);
+                 nearest == nullptr ? tap.nearest_views : required_views(*nearest, tap), tap);
     }
   }
 

@@ -8,6 +8,7 @@
 #include "verify/infer.hpp"
 #include "verify/row_faults.hpp"
 #include "verify/term_faults.hpp"
+#include "verify/tokens_of_experts.hpp"
 
 namespace tokenview {
 namespace {
@@ -52,6 +53,17 @@ std::function<std::vector<std::int64_t>(const ColumnBlock&)> columns_in(
   };
 }
 
+/// The same for columns that were found by values.
+std::function<std::vector<std::int64_t>(const ColumnBlock&)> columns_of_ranks(
+    const ColumnLayout& packed, const std::vector<const DumpRank*>& ranks) {
+  return [&packed, &ranks](const ColumnBlock& block) {
+    for (std::size_t i = 0; i < ranks.size(); ++i)
+      if (packed.block_of(ranks[i]->at.tp, packed.blocks.front()) == block)
+        return packed.columns[i];
+    return std::vector<std::int64_t>();
+  };
+}
+
 /// Views of a symbolic run, which has one step, as those of engine step `step`.
 std::vector<TokenView> at_step(const std::vector<TokenView>& views, std::int32_t step) {
   std::vector<TokenView> result = views;
@@ -87,6 +99,7 @@ std::vector<InferredRank> infer_rows(const DumpFile& dump, const TrustedSide& si
       tolerance_of(stage.tap(*tap.ranks.front(), tap.diff.tap).type_name, side.dtype());
   options.step = std::int32_t(stage.number);
   options.columns_of = columns_in(counterpart.segments);
+  if (tap.packed) options.columns_of = columns_of_ranks(*tap.packed, tap.ranks);
   const InferredTap found = infer_placement(search.ranks, search.trusted, options);
   std::vector<InferredRank> mine;
   for (const std::size_t i : search.mine) mine.push_back(found.ranks[i]);
@@ -100,10 +113,12 @@ std::string fault_of_terms(const DumpFile& dump, const TrustedSide& side, const 
                            const Counterpart& counterpart, const TapTensors& tensors,
                            ExplainedTap& tap) {
   const std::string& trusted_tap = counterpart.tap;  // what an engine's name stands for
-  const bool is_norm = trusted_tap.ends_with("norm") && side.config() != nullptr;
-  const double eps = is_norm ? side.config()->rms_norm_eps : 0;
-  const std::optional<HostTensor> scale =
-      is_norm ? side.weight(name_of(trusted_tap) + ".weight") : std::nullopt;
+  const bool is_norm = trusted_tap.ends_with("norm"), is_known = side.config() != nullptr;
+  const double eps = is_norm && is_known ? side.config()->rms_norm_eps : 0;
+  const std::optional<HostTensor> scale = !is_norm ? std::nullopt
+                                          : is_known
+                                              ? side.weight(name_of(trusted_tap) + ".weight")
+                                              : norm_weight(trusted_tap, *stage.trusted, eps);
   std::optional<MiscountedTerm> term =
       miscounted_term(trusted_tap, tensors, tap.nearest, *stage.trusted);
   if (!term && scale)
@@ -142,6 +157,9 @@ std::string fault_of_terms(const DumpFile& dump, const TrustedSide& side, const 
 std::string fault_of_experts(const ParallelConfig& parallel, const TrustedSide& side,
                              const StageStep& stage, const Counterpart& counterpart,
                              const TapTensors& tensors, ExplainedTap& tap) {
+  const std::int64_t ranks = parallel.enable_expert_parallel ? parallel.dp * parallel.tp : 1;
+  if (side.config() == nullptr)
+    return wrong_experts_in_words(counterpart.tap, tensors, tap.nearest, *stage.trusted, ranks);
   const std::optional<std::string> block = sparse_block_of(counterpart.tap);
   if (!block || !stage.trusted->has(*block + ".gate.ids")) return {};
   const auto weight = [&](const char* name) {
@@ -149,7 +167,6 @@ std::string fault_of_experts(const ParallelConfig& parallel, const TrustedSide& 
   };
   const std::optional<HostTensor> gate_up = weight("gate_up_proj"), down = weight("down_proj");
   if (!gate_up || !down) return {};
-  const std::int64_t ranks = parallel.enable_expert_parallel ? parallel.dp * parallel.tp : 1;
   const std::optional<ExpertFault> fault =
       miscounted_experts(*block, tensors, tap.nearest, *stage.trusted, {*gate_up, *down, ranks});
   if (!fault) return {};

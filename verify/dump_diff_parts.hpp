@@ -53,11 +53,13 @@ struct PutTogether {
 /// A tap with what was found.
 struct ExplainedTap {
   TapDiff diff;
-  std::string layout_tap;              // of the program, whose rows it has
-  std::vector<const DumpRank*> ranks;  // that have it
-  std::vector<TapWay> ways;            // none: the values do not fit
-  std::vector<Rows> nearest;           // of each rank, in the way that comes nearest
-  std::string zeros;                   // PutTogether's, of the way that was judged
+  std::string layout_tap;                // of the program, whose rows it has
+  std::vector<const DumpRank*> ranks;    // that have it
+  std::vector<TapWay> ways;              // none: the values do not fit
+  std::vector<Rows> nearest;             // of each rank, in the way that comes nearest
+  std::vector<TokenView> nearest_views;  // likewise
+  std::optional<ColumnLayout> packed;    // columns that were found by values
+  std::string zeros;                     // PutTogether's, of the way that was judged
 
   // Where the explainer keeps values, of taps that the trusted side has by this name: in each way
   // that has all tokens and columns, whether it fits or not.

@@ -8,6 +8,7 @@
 #include "verify/dump_diff_parts.hpp"
 #include "verify/held_words.hpp"
 #include "verify/host_matrix.hpp"
+#include "verify/packed_columns.hpp"
 #include "verify/report.hpp"
 
 namespace tokenview {
@@ -210,13 +211,21 @@ std::optional<ExplainedTap> TapExplainer::explain(const std::string& name,
   if (counterpart->in_words != name_of(name)) tap.diff.against = counterpart->in_words;
   ExplainedTap found = tap;
   explain_values(*counterpart, found);
-  for (HostTensor& way : counterpart->other_ways) {
-    if (!found.ways.empty()) break;
-    counterpart->values = std::move(way);
-    counterpart->segments = {counterpart->values.cols()};
+  const auto try_way = [&](const HostTensor& way) {
+    counterpart->values = way;
+    counterpart->segments = {way.cols()};
     ExplainedTap again = tap;
     explain_values(*counterpart, again);
     if (!again.ways.empty()) found = std::move(again);
+  };
+  const std::int64_t of_rank = counterpart->values.cols();
+  for (const HostTensor& way : counterpart->other_ways) {
+    if (found.ways.empty()) try_way(way);
+    if (!found.ways.empty() || of_rank == 0 || way.cols() == of_rank) continue;
+    TapTensors tensors = tensors_of(dump_, stage_, *counterpart);
+    tensors.trusted = &way;
+    if (const std::optional<HostTensor> whole = unpacked(tensors, way.cols() / of_rank))
+      try_way(*whole);
   }
   return found;
 }
@@ -289,16 +298,21 @@ void TapExplainer::explain_values(const Counterpart& counterpart, ExplainedTap& 
   tensors.trusted = &counterpart.values;
   if (tensors.tokens() == 0) return;  // an idle rank: nothing to compare
   const std::optional<TapBound> bound = bound_of(counterpart);
+  // Engines keep a router's weights in float32, whatever they were computed from.
+  const std::optional<DType> narrow =
+      config_ == nullptr ? narrow_type(stage_, DType::float32) : std::nullopt;
+  const std::string type =
+      narrow ? to_string(*narrow) : stage_.tap(*tap.ranks.front(), tap.diff.tap).type_name;
   const ToleranceRule rule =
       bound && bound->rows() == tensors.tokens()
           ? as_rule(*bound, counterpart.values)
-          : tap_limit(options_.rules, tap.diff.tap,
-                      stage_.tap(*tap.ranks.front(), tap.diff.tap).type_name, counterpart.values);
+          : tap_limit(options_.rules, tap.diff.tap, type, counterpart.values);
   std::optional<TapFit> nearest;
   std::vector<PutTogether> with_zero_tokens;
   bool fits_without = false;
+  const bool holds_copies = are_copies(tensors);
   const auto try_fit = [&](const RowLayout& rows, const ColumnLayout& columns, bool sampled) {
-    if (rows.is_partial && !columns.is_whole()) return;
+    if (rows.is_partial && (!columns.is_whole() || holds_copies)) return;
     TapFit fit = fit_of(tensors, rows, columns, rule, sampled, options_.threads);
     if (fit.fits()) tap.ways.push_back({fit.views, nonzero_pads(tensors, rows)});
     if (keeps_values_ && fit.complete && counterpart.tap == tap.diff.tap) {
@@ -312,15 +326,20 @@ void TapExplainer::explain_values(const Counterpart& counterpart, ExplainedTap& 
                .absent_rows = fit.placed.absent_rows,
                .garbage = nonzero_pads(tensors, rows),
                .zeros = std::move(zeros.impossible),
-               .are_copies = are_copies(tensors)});
+               .are_copies = holds_copies});
     }
-    const bool is_nearer = !nearest || (fit.fits() && !nearest->fits()) ||
-                           (fit.fits() == nearest->fits() && fit.comparison.count > 0 &&
+    // Where no protocol leaves a token out, a way that does is no nearer for what it leaves out.
+    const auto rank = [&](const TapFit& one) {
+      return std::pair(one.fits(), config_ == nullptr && one.complete);
+    };
+    const bool is_nearer = !nearest || rank(fit) > rank(*nearest) ||
+                           (rank(fit) == rank(*nearest) && fit.comparison.count > 0 &&
                             !(fit.judgement.bound.ratio() >= nearest->judgement.bound.ratio()));
     if (!is_nearer) return;
     fit.placed = {};  // as large as the tensors
     nearest = std::move(fit);
     tap.nearest = rows.rows;
+    tap.nearest_views = nearest->views;
   };
   const std::vector<RowLayout> row_ways = candidates(tensors, tap);
   for (const ColumnLayout& columns : column_layouts(tensors)) {
@@ -330,8 +349,8 @@ void TapExplainer::explain_values(const Counterpart& counterpart, ExplainedTap& 
         try_fit(rows, columns, true);
   }
   if (tap.ways.empty() && config_ == nullptr)
-    if (const std::optional<ColumnLayout> columns = columns_by_values(tensors))
-      for (const RowLayout& rows : row_ways) try_fit(rows, *columns, false);
+    if ((tap.packed = packed_columns(tensors)))
+      for (const RowLayout& rows : row_ways) try_fit(rows, *tap.packed, false);
   // Zeros in a token's place are a pad where another way has it so; else the token is wrong.
   if (!fits_without) std::ranges::move(with_zero_tokens, std::back_inserter(tap.put_together));
   // A pad that is not zero is no pad where the rows can be something else.

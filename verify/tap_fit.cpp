@@ -135,47 +135,6 @@ std::vector<ColumnLayout> column_layouts(const TapTensors& tap) {
   return layouts;
 }
 
-std::optional<ColumnLayout> columns_by_values(const TapTensors& tap) {
-  constexpr std::int64_t most_rows = 32;  // that are looked at
-  constexpr std::size_t most_runs = 8;
-  const std::int64_t width = tap.trusted->cols();
-  ColumnLayout layout;
-  std::vector<std::vector<std::int64_t>> begins;  // of each rank: of its runs
-  for (const RankTensor& rank : tap.ranks) {
-    const std::int64_t held = rank.values.cols(), rows = std::min(most_rows, tap.tokens());
-    if (rank.values.rows() != tap.tokens() || held >= width) return std::nullopt;
-    std::vector<std::int64_t>& columns = layout.columns.emplace_back();
-    std::vector<std::int64_t>& runs = begins.emplace_back();
-    for (std::int64_t c = 0; c < held; ++c) {
-      const auto error_of = [&](std::int64_t column) {
-        double squares = 0;
-        for (std::int64_t r = 0; r < rows; ++r) {
-          const double error = double(rank.values.values[std::size_t(r * held + c)]) -
-                               double(tap.trusted->values[std::size_t(r * width + column)]);
-          squares += error * error;
-        }
-        return squares;
-      };
-      std::int64_t nearest = columns.empty() ? 0 : columns.back() + 1;
-      if (nearest >= width) return std::nullopt;
-      double least = error_of(nearest);
-      for (std::int64_t column = nearest + 1; column < width && least > 0; ++column)
-        if (const double squares = error_of(column); squares < least) {
-          least = squares;
-          nearest = column;
-        }
-      if (columns.empty() || nearest != columns.back() + 1) runs.push_back(nearest);
-      columns.push_back(nearest);
-    }
-    const std::vector<std::int64_t>& before = begins[begins.size() < 2 ? 0 : begins.size() - 2];
-    if (runs.size() > most_runs || runs.size() != before.size()) return std::nullopt;
-    for (std::size_t i = 0; i < runs.size(); ++i)
-      if (runs[i] < before[i]) return std::nullopt;
-  }
-  layout.blocks = {tap.tp_size};
-  return layout;
-}
-
 TapFit fit_of(const TapTensors& tap, const RowLayout& rows, const ColumnLayout& columns,
               const ToleranceRule& rule, bool sampled, int threads) {
   TapFit fit;

@@ -59,12 +59,6 @@ RowLayout sampled_layout(const TapTensors& tap, const std::vector<std::int64_t>&
 /// ranks, or into fewer where neighbouring ranks hold copies.
 std::vector<ColumnLayout> column_layouts(const TapTensors& tap);
 
-/// The columns of packed projections of a model that is not known, found by their values where
-/// every rank has all rows: each rank's ascend and are made of the same number of runs as the
-/// others', and of two ranks the later one has the later columns of a run. Absent where there is no
-/// such layout.
-std::optional<ColumnLayout> columns_by_values(const TapTensors& tap);
-
 /// A tap taken as held in one way, beside the trusted tensor.
 struct TapFit {
   std::vector<TokenView> views;  // of each rank given

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <compare>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -8,15 +9,18 @@ namespace tokenview {
 
 /// A tap's place in the program, taken from its name alone ("step0/mtp.layers.0.mlp"): the pass,
 /// the layer, and the module's place in a layer of the pre-norm families. It holds for models that
-/// have no arithmetic here as well, as far as their modules have the usual names; others stand
-/// between the mixer and the feed-forward, in the order of their names.
+/// have no arithmetic here as well, as far as their modules have the usual names: a mixer is called
+/// something with "attn", "attention", "mamba" or "mixer", a feed-forward with "mlp", "moe", "ffn"
+/// or "feed_forward". Others stand between the two. Modules at one place are in the order of their
+/// names, but what is inside a module comes before its output.
 struct TapPlace {
   std::int64_t pass = -1;   // -1: the target; else the draft step
   std::int64_t layer = -1;  // -1: before the first; the largest value: after the last
   std::int64_t module = 0;  // within the layer
   std::string_view name;    // of the tap, with its pass: this refers to the text it was made from
 
-  auto operator<=>(const TapPlace&) const = default;
+  std::strong_ordering operator<=>(const TapPlace& other) const;
+  bool operator==(const TapPlace&) const = default;
 };
 TapPlace tap_place(std::string_view tap);
 

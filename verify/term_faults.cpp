@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "verify/term_faults.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 #include "reference/program/error.hpp"
 #include "verify/host_matrix.hpp"
+#include "verify/tap_terms.hpp"
 #include "verify/token_rows.hpp"
 
 namespace tokenview {
@@ -132,6 +134,14 @@ std::vector<std::string> products_of_layer(const std::string& tap) {
   return {tap + ".mlp", tap + ".self_attn", tap + ".linear_attn"};
 }
 
+/// `known` and what else there may be, each once.
+std::vector<std::string> all_terms(std::vector<std::string> known, const std::string& tap,
+                                   const TrustedStep& trusted) {
+  for (std::string& term : terms_beside(tap, trusted))
+    if (std::ranges::find(known, term) == known.end()) known.push_back(std::move(term));
+  return known;
+}
+
 }  // namespace
 
 std::optional<MiscountedTerm> miscounted_term_of_norm(const std::string& tap,
@@ -176,7 +186,7 @@ std::optional<std::string> unreduced_term(const std::string& tap, const TapTenso
     return std::nullopt;
   }
   const Map whole = as_matrix(*tensors.trusted);
-  for (const std::string& term : products_of_layer(tap)) {
+  for (const std::string& term : all_terms(products_of_layer(tap), tap, trusted)) {
     if (!trusted.has(term)) continue;
     const HostTensor value = trusted.values(term);
     const std::vector<HostTensor> mine = own(term);
@@ -198,7 +208,7 @@ std::optional<MiscountedTerm> miscounted_term(const std::string& tap, const TapT
   std::vector<std::string> terms = products_of_layer(tap);
   if (!terms.empty()) terms.push_back(layer_before(tap));
   if (tap.ends_with(".mlp")) terms = {tap + ".shared_expert.gated", tap + ".experts"};
-  for (const std::string& term : terms) {
+  for (const std::string& term : all_terms(terms, tap, trusted)) {
     const std::optional<Counterpart> value = counterpart_of(term, {}, trusted, nullptr);
     if (!value) continue;
     if (const std::optional<double> times = times_of(tensors, rows, value->values))
@@ -212,7 +222,41 @@ std::optional<MiscountedTerm> miscounted_term(const std::string& tap, const TapT
     if (const std::optional<double> times = times_of(tensors, rows, residual))
       return MiscountedTerm{name_of(tap) + ".residual", *times};
   }
+  for (const std::string& term : terms_beside(tap, trusted)) {
+    HostTensor rest = *tensors.trusted;
+    const HostTensor one = trusted.values(term);
+    if (one.values.size() != rest.values.size()) continue;
+    for (std::size_t i = 0; i < rest.values.size(); ++i) rest.values[i] -= one.values[i];
+    if (const std::optional<double> times = times_of(tensors, rows, rest))
+      return MiscountedTerm{"all but " + name_of(term), *times};
+  }
   return std::nullopt;
+}
+
+std::optional<HostTensor> norm_weight(const std::string& tap, const TrustedStep& trusted,
+                                      double eps) {
+  const HostTensor normed = trusted.values(tap);
+  const Map values = as_matrix(normed);
+  const std::vector<std::string> terms = terms_of_norm(tap, trusted);
+  if (terms.empty() || values.rows() == 0) return std::nullopt;
+  Matrix<double> x = Matrix<double>::Zero(values.rows(), values.cols());
+  for (const std::string& term : terms) {
+    const HostTensor summand = trusted.values(term);
+    if (summand.shape != normed.shape) return std::nullopt;
+    x += as_matrix(summand).cast<double>();
+  }
+  for (std::int64_t row = 0; row < x.rows(); ++row)
+    x.row(row) /= std::sqrt(x.row(row).squaredNorm() / double(x.cols()) + eps);
+  const Matrix<double> y = values.cast<double>();
+  HostTensor weight{{values.cols()}, {}};
+  for (std::int64_t c = 0; c < x.cols(); ++c) {
+    const double squares = x.col(c).squaredNorm();
+    const double scale = squares > 0 ? x.col(c).dot(y.col(c)) / squares : 0;
+    x.col(c) *= scale;
+    weight.values.push_back(float(scale - 1));
+  }
+  const bool is_norm = (x - y).norm() <= close_enough * y.norm();
+  return is_norm ? std::optional(std::move(weight)) : std::nullopt;
 }
 
 std::string shared_expert_weight(const std::string& tap) {

@@ -19,8 +19,8 @@ struct MiscountedTerm {
 
 /// Looks for the term of `tap` of which found - trusted is a multiple, the same on every row of
 /// every rank: of a layer's output its mixer, its feed-forward, what came in, and the sum of that
-/// and the mixer; of a sparse block the routed experts and the gated shared one. `rows`: the tokens
-/// that the ranks hold.
+/// and the mixer; of a sparse block the routed experts and the gated shared one; of any model
+/// terms_beside(), and what is left without one of them. `rows`: the tokens that the ranks hold.
 std::optional<MiscountedTerm> miscounted_term(const std::string& tap, const TapTensors& tensors,
                                               const std::vector<Rows>& rows,
                                               const TrustedStep& trusted);
@@ -33,6 +33,12 @@ std::optional<MiscountedTerm> miscounted_term_of_norm(const std::string& tap,
                                                       const std::vector<Rows>& rows,
                                                       const TrustedStep& trusted,
                                                       const HostTensor& weight, double eps);
+
+/// The weight less one of a norm of the residual stream whose model is not known, from what is
+/// trusted of it and of the terms that it adds up; absent where these are not there, or where it is
+/// no RMS norm of them.
+std::optional<HostTensor> norm_weight(const std::string& tap, const TrustedStep& trusted,
+                                      double eps);
 
 /// The tensors that the ranks have of another tap, in their order; empty where there is none.
 using OwnTensors = std::function<std::vector<HostTensor>(const std::string& tap)>;

@@ -79,6 +79,20 @@ std::vector<std::int32_t> as_starts(const std::vector<std::int64_t>& wide) {
 
 }  // namespace
 
+DType arithmetic_of(const DumpStep& step) {
+  for (const auto& [name, tap] : step.taps)
+    for (const DType type : {DType::bfloat16, DType::float16})
+      if (tap.type_name == to_string(type)) return type;
+  return DType::float32;
+}
+
+DType arithmetic_of(const DumpFile& dump) {
+  for (const DumpRank& rank : dump.ranks())
+    for (const auto& [number, step] : rank.steps)
+      if (const DType type = arithmetic_of(step); type != DType::float32) return type;
+  return DType::float32;
+}
+
 DumpedTrustedStep::DumpedTrustedStep(const DumpFile& dump, std::int64_t number,
                                      std::vector<const DumpRank*> ranks)
     : dump_(dump),
@@ -114,7 +128,15 @@ std::int64_t DumpedTrustedStep::tokens_of(const std::string& tap) const {
   return std::numeric_limits<std::int64_t>::max();
 }
 
+/// A router's weights are kept in float32, and are as exact as what they were computed from.
 std::vector<HostTensor> DumpedTrustedStep::ways(const std::string& tap) const {
+  std::vector<HostTensor> all = stored_ways(tap);
+  if (const DType type = arithmetic_of(ranks_.front()->steps.at(number_)); type != DType::float32)
+    for (HostTensor& way : all) way.dtype = type;
+  return all;
+}
+
+std::vector<HostTensor> DumpedTrustedStep::stored_ways(const std::string& tap) const {
   std::vector<HostTensor> parts;
   std::vector<const DumpTap*> taps;
   for (const DumpRank* rank : ranks_of(tap)) {
@@ -129,8 +151,12 @@ std::vector<HostTensor> DumpedTrustedStep::ways(const std::string& tap) const {
       parts, [&](const HostTensor& part) { return part.shape == parts.front().shape; });
   if (are_alike && (parts.front().rows() >= tokens || may_be_sampled(tap))) {
     if (are_copies(parts)) return {cut(std::move(parts.front()), tokens)};
-    if (parts.front().rows() >= tokens)
-      return {cut(sum_of(parts), tokens), cut(side_by_side(parts), tokens)};
+    if (parts.front().rows() >= tokens) {
+      std::vector<HostTensor> all = {cut(sum_of(parts), tokens), cut(side_by_side(parts), tokens)};
+      // One row may be a shard beside pads, which need not be zeros.
+      if (tokens == 1) all.push_back(cut(std::move(parts.front()), tokens));
+      return all;
+    }
   }
   return {one_below_the_other(parts, tokens)};
 }
@@ -153,6 +179,8 @@ IntegerTensor DumpedTrustedStep::ids(const std::string& tap) const {
   joined.values.resize(std::size_t(joined.shape[0] * each));
   return joined;
 }
+
+DType DumpSide::dtype() const { return arithmetic_of(dump_); }
 
 std::shared_ptr<const TrustedStep> DumpSide::step_of(std::int64_t number, std::int64_t dp,
                                                      const DumpStep& step) {

@@ -10,6 +10,11 @@
 
 namespace tokenview {
 
+/// The type that a step was computed in, as far as that is known: the narrowest of its taps.
+DType arithmetic_of(const DumpStep& step);
+/// The narrowest of all steps of all ranks.
+DType arithmetic_of(const DumpFile& dump);
+
 /// One step of one data-parallel rank of a dump, put together from its tensor-parallel ranks: by
 /// annotations where it has them, else by what row counts and values allow. Nothing but names,
 /// shapes and rows is asked for, so any model will do.
@@ -27,6 +32,7 @@ class DumpedTrustedStep final : public TrustedStep {
  private:
   std::vector<const DumpRank*> ranks_of(const std::string& tap) const;
   std::int64_t tokens_of(const std::string& tap) const;
+  std::vector<HostTensor> stored_ways(const std::string& tap) const;
 
   const DumpFile& dump_;
   std::int64_t number_;
@@ -48,6 +54,7 @@ class DumpSide final : public TrustedSide {
   std::shared_ptr<const TrustedStep> step_of(std::int64_t number, std::int64_t dp,
                                              const DumpStep& step) override;
   std::string no_step() const override { return "the trusted dump has no step with its inputs"; }
+  DType dtype() const override;
 
  private:
   const DumpFile& dump_;
