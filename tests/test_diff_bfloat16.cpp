@@ -7,7 +7,6 @@
 #include "tests/dumps_of_run.hpp"
 #include "tests/edited_dump.hpp"
 #include "tests/temporary_folder.hpp"
-#include "verify/golden_case.hpp"
 
 namespace tokenview {
 namespace {
@@ -34,14 +33,8 @@ struct DumpOf {
 /// Runs the case in bfloat16 and diffs what every rank had.
 DumpDiffResult diff(const DumpOf& what, bool by_error_model = true) {
   const LoadedGolden golden(path_of(what.golden));
-  const LoadedGolden::Case& trusted = golden.cases().at(what.of_case);
-  const ParallelConfig parallel{.tp = what.tp, .enable_expert_parallel = what.tp > 1};
-  ParallelRun run{.config = golden.config(),
-                  .plan = plan_for(golden.config(), parallel, what.protocol),
-                  .draft_steps = std::size_t(trusted.draft_steps)};
+  ParallelRun run = run_of_case(golden, what.of_case, what.protocol, what.tp);
   if (what.change) what.change(run.plan);
-  CaseBatches batches = case_batches(trusted.inputs);
-  run.inputs.push_back({std::move(batches.context), std::move(batches.step)});
   const TemporaryFolder folder;
   DumpDiffOptions options;
   options.by_error_model = by_error_model;
@@ -113,13 +106,25 @@ const Named named[] = {
     {"rank order reversed",
      {.tp = 2, .faults = {"order:all_gather@model.layers.1*,with=reverse"}},
      "target/model.layers.1.linear_attn.in_proj_",
-     ""},
+     "reversed rank order"},
+    {"rank order reversed, blocks of two columns",
+     {.tp = 4, .faults = {"order:all_gather@model.layers.1*,with=reverse"}},
+     "target/model.layers.1.linear_attn.in_proj_",
+     "reversed rank order"},
+    {"ranks rotated in a late layer",
+     {.tp = 4, .faults = {"order:all_gather@model.layers.2*,with=rotate"}},
+     "target/model.layers.2.linear_attn.in_proj_",
+     "ranks rotated by one"},
+    {"every rank takes the first rows",
+     {.tp = 4, .faults = {"rows:chunk@model,with=prefix"}},
+     "target/model.layers.0.input_layernorm",
+     "tp=1, 2, 3 hold the rows of tp=0: rows 3-9 are missing"},
     {"the feed-forward reduced twice",
      {.protocol = ProtocolId::S,
       .tp = 2,
       .faults = {"repeat:all_reduce@model.layers.1,occurrence=2"}},
      "target/model.layers.1",
-     ""},
+     "model.layers.1.mlp summed twice"},
     {"the shared expert split over ranks with other rows",
      {.protocol = ProtocolId::A,
       .tp = 2,

@@ -36,14 +36,17 @@ std::optional<double> times_of(const TapTensors& tensors, const std::vector<Rows
       for_all_rows(tensors, rows, [&](const Row& found, std::int64_t token, std::size_t) {
         const Row one = terms.row(token).cast<double>();
         return (error_of(found, token) - more * one).norm() <=
-               close_enough * std::abs(more) * one.norm();
+               (close_enough + tensors.looseness) * std::abs(more) * one.norm();
       });
   if (!explains) return std::nullopt;
   // Whole numbers and simple fractions, as ranks make them.
   const double times = 1 + more;
-  for (int divisor = 1; divisor <= 64; ++divisor)
-    if (std::abs(times * divisor - std::round(times * divisor)) <= close_enough)
-      return std::round(times * divisor) / divisor;
+  for (int divisor = 1; divisor <= 64; ++divisor) {
+    if (tensors.looseness > 0 && tensors.tp_size % divisor != 0) continue;
+    const double whole = std::round(times * divisor);
+    const double allowed = close_enough + divisor * tensors.looseness / 4 * std::abs(more);
+    if (whole != divisor && std::abs(times * divisor - whole) <= allowed) return whole / divisor;
+  }
   return times;
 }
 
@@ -106,23 +109,28 @@ class NormOfTerms {
   std::vector<Matrix<double>> terms_;
 };
 
-bool is_near(const Row& found, const Row& expected) {
-  return found.size() == expected.size() &&
-         (found - expected).norm() <= close_enough * expected.norm();
+/// Whether what was found is `expected` rather than what is due for the token.
+bool is_near(const Row& found, const Row& expected, const TapTensors& tensors, std::int64_t token) {
+  if (found.size() != expected.size()) return false;
+  double allowed = close_enough * expected.norm();
+  if (tensors.looseness > 0)
+    allowed += tensors.looseness *
+               (expected - as_matrix(*tensors.trusted).row(token).cast<double>()).norm();
+  return (found - expected).norm() <= allowed;
 }
 
 /// True where the ranks' tensors add up to the trusted one, as summands of it do. What is wrong
 /// before it was added is another fault.
 bool are_summands(const std::vector<HostTensor>& mine, const HostTensor& trusted,
-                  std::int64_t ranks) {
-  if (ranks < 2 || std::ssize(mine) != ranks) return false;
+                  const TapTensors& tensors) {
+  if (tensors.tp_size < 2 || std::ssize(mine) != tensors.tp_size) return false;
   const Map whole = as_matrix(trusted);
   Matrix<double> sum = -whole.cast<double>();
   for (const HostTensor& summand : mine) {
     if (summand.rows() != whole.rows() || summand.cols() != whole.cols()) return false;
     sum += as_matrix(summand).cast<double>();
   }
-  return sum.norm() <= close_enough * whole.cast<double>().norm();
+  return sum.norm() <= (close_enough + tensors.looseness) * whole.cast<double>().norm();
 }
 
 /// The terms of a layer's output that are products over all ranks.
@@ -134,6 +142,21 @@ std::vector<std::string> products_of_layer(const std::string& tap) {
 
 }  // namespace
 
+std::optional<HostTensor> sum_of_terms(const std::string& tap, const TrustedStep& trusted) {
+  std::vector<std::string> terms = products_of_layer(tap);
+  if (terms.empty()) return std::nullopt;
+  terms.push_back(layer_before(tap));
+  std::erase_if(terms, [&](const std::string& term) { return !trusted.has(term); });
+  if (terms.size() != 3) return std::nullopt;  // one of the two mixers is not there
+  HostTensor sum = trusted.values(terms.front());
+  for (std::size_t i = 1; i < terms.size(); ++i) {
+    const HostTensor term = trusted.values(terms[i]);
+    if (term.shape != sum.shape) return std::nullopt;
+    for (std::size_t k = 0; k < sum.values.size(); ++k) sum.values[k] += term.values[k];
+  }
+  return sum;
+}
+
 std::optional<MiscountedTerm> miscounted_term_of_norm(const std::string& tap,
                                                       const TapTensors& tensors,
                                                       const std::vector<Rows>& rows,
@@ -141,54 +164,56 @@ std::optional<MiscountedTerm> miscounted_term_of_norm(const std::string& tap,
                                                       const HostTensor& weight, double eps) {
   const NormOfTerms norm(tap, trusted, weight, eps);
   const auto p = double(tensors.tp_size);
+  std::optional<MiscountedTerm> nearest;
+  double least = 0;
   // The stream itself, the first term, has a tap of its own; and more of a mixer is less of it.
   for (std::size_t i = 1; i < norm.names.size(); ++i)
     for (const double times : {p, 2.0, 1 / p, 0.0, p * p}) {
+      double left = 0;
       const auto fits = [&](const Row& found, std::int64_t token, std::size_t) {
-        return is_near(found, norm.with(token, i, times * norm.term(i, token)));
+        const Row expected = norm.with(token, i, times * norm.term(i, token));
+        left += found.size() == expected.size() ? (found - expected).squaredNorm() : 0;
+        return is_near(found, expected, tensors, token);
       };
-      if (times != 1 && for_all_rows(tensors, rows, fits))
-        return MiscountedTerm{name_of(norm.names[i]), times};
+      if (times == 1 || !for_all_rows(tensors, rows, fits) || (nearest && left >= least)) continue;
+      nearest = MiscountedTerm{name_of(norm.names[i]), times};
+      least = left;
     }
-  return std::nullopt;
+  return nearest;
 }
 
-std::optional<std::string> unreduced_term(const std::string& tap, const TapTensors& tensors,
-                                          const std::vector<Rows>& rows, const TrustedStep& trusted,
-                                          const HostTensor* weight, double eps,
-                                          const OwnTensors& own) {
-  // What the rank itself has of the term, for a token.
-  const auto own_row = [](const std::vector<HostTensor>& mine, std::size_t rank,
-                          std::int64_t token) {
-    return Row(as_matrix(mine[rank]).row(token).cast<double>());
+std::optional<std::string> replaced_term(const std::string& tap, const TapTensors& tensors,
+                                         const std::vector<Rows>& rows, const TrustedStep& trusted,
+                                         const HostTensor* weight, double eps,
+                                         const OwnTensors& own, const OwnTensors& added) {
+  const auto is_replaced = [&](const std::string& term, const auto& expected) {
+    const HostTensor value = trusted.values(term);
+    if (!are_summands(own(term), value, tensors)) return false;
+    const std::vector<HostTensor> instead = added(term);
+    return instead.size() == tensors.ranks.size() &&
+           for_all_rows(tensors, rows, [&](const Row& found, std::int64_t token, std::size_t rank) {
+             const Row mine = as_matrix(instead[rank]).row(token).template cast<double>();
+             const Row due = as_matrix(value).row(token).template cast<double>();
+             return found.size() == due.size() &&
+                    is_near(found, expected(token, due, mine), tensors, token);
+           });
   };
   if (weight != nullptr) {
     const NormOfTerms norm(tap, trusted, *weight, eps);
-    for (std::size_t i = 1; i < norm.names.size(); ++i) {
-      const std::vector<HostTensor> mine = own(norm.names[i]);
-      if (!are_summands(mine, trusted.values(norm.names[i]), tensors.tp_size)) continue;
-      if (for_all_rows(tensors, rows, [&](const Row& found, std::int64_t token, std::size_t rank) {
-            const Row summand = own_row(mine, rank, token);
-            return is_near(found, norm.with(token, i, summand));
+    for (std::size_t i = 1; i < norm.names.size(); ++i)
+      if (is_replaced(norm.names[i], [&](std::int64_t token, const Row&, const Row& mine) {
+            return norm.with(token, i, mine);
           }))
         return name_of(norm.names[i]);
-    }
     return std::nullopt;
   }
   const Map whole = as_matrix(*tensors.trusted);
-  for (const std::string& term : products_of_layer(tap)) {
-    if (!trusted.has(term)) continue;
-    const HostTensor value = trusted.values(term);
-    const std::vector<HostTensor> mine = own(term);
-    if (!are_summands(mine, value, tensors.tp_size)) continue;
-    if (for_all_rows(tensors, rows, [&](const Row& found, std::int64_t token, std::size_t rank) {
-          const Row summand = own_row(mine, rank, token);
-          return value.cols() == found.size() &&
-                 is_near(found, whole.row(token).cast<double>() -
-                                    as_matrix(value).row(token).cast<double>() + summand);
+  for (const std::string& term : products_of_layer(tap))
+    if (trusted.has(term) &&
+        is_replaced(term, [&](std::int64_t token, const Row& due, const Row& mine) {
+          return Row(whole.row(token).cast<double>() - due + mine);
         }))
       return name_of(term);
-  }
   return std::nullopt;
 }
 
@@ -244,7 +269,7 @@ bool is_summand_of_shared_expert(const std::string& tap, const TapTensors& tenso
     Row summand = active * w.middleCols(begin, share).cast<double>().transpose();
     if (is_gated) summand /= 1 + std::exp(-double(factors.values[std::size_t(token)]));
     return found.size() == summand.size() &&
-           (found - summand).norm() <= close_enough * summand.norm();
+           (found - summand).norm() <= (close_enough + tensors.looseness) * summand.norm();
   });
 }
 
