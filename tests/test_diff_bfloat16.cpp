@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Dumps of bfloat16 models, whose errors are a matter of the model: see judge_case().
+#include <bit>
 #include <boost/test/data/monomorphic.hpp>
 #include <boost/test/data/test_case.hpp>
+#include <cmath>
 
 #include "tests/boost_test.hpp"
 #include "tests/dumps_of_run.hpp"
@@ -148,6 +150,28 @@ BOOST_DATA_TEST_CASE(faults_are_seen_and_named, data::make(goldens) * data::make
   BOOST_REQUIRE(first != nullptr);
   BOOST_TEST(first->tap.starts_with(fault.tap), in_words(result));
   BOOST_TEST(first->called.find(fault.called) != std::string::npos, in_words(result));
+}
+
+BOOST_DATA_TEST_CASE(a_wrong_value_is_no_layout, data::make(goldens), golden) {
+  const std::string path = path_of(golden);
+  const LoadedGolden loaded(path);
+  const TemporaryFolder folder;
+  EditedDump dump(dumps_of({.rounding = Rounding::hf},
+                           run_of_case(loaded, "prefill", ProtocolId::D, 2), loaded, {},
+                           folder.file("dump")));
+  dump.change("steps/0/taps/model.layers.1", [](std::vector<float>& values, std::size_t rank) {
+    if (rank == 0) return;
+    for (std::size_t i = 0; i < values.size() / 2; ++i) {  // the file has the upper halves
+      const auto value = std::bit_cast<float>(std::uint32_t(values[i]) << 16);
+      const float wrong = value + 0.5F * std::sin(float(i * i));
+      values[i] = float(std::bit_cast<std::uint32_t>(wrong) >> 16);
+    }
+  });
+  const DumpDiffResult result = diff_with_golden(dump.paths(), GoldenFile::open(path));
+  const TapDiff* const first = result.first_difference();
+  BOOST_REQUIRE_MESSAGE(first != nullptr, in_words(result));
+  BOOST_TEST(first->tap == "target/model.layers.1", in_words(result));
+  BOOST_TEST(first->called == "other values on tp=1 alone", in_words(result));
 }
 
 }  // namespace tokenview

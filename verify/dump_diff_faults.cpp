@@ -235,6 +235,14 @@ std::string fault_of_terms(const DumpFile& dump, const TrustedSide& side, const 
           text("each rank has added what the ranks of its dp group have of ", *summed);
       return text("wrong group: ", *summed, " summed over dp where tp is due");
     }
+  if (const auto moved = moved_term(trusted_tap, tensors, tap.nearest, *stage.trusted,
+                                    scale ? &*scale : nullptr, eps)) {
+    tap.diff.detail = "of " + moved->term;
+    for (std::size_t i = 0; i < moved->held.size(); ++i)
+      tap.diff.detail += text(i == 0 ? " tp=" : ", tp=", tensors.ranks[i].at.tp, " has added ",
+                              to_map(as_numbered_by(tensors.dp, moved->held[i].rows)));
+    return text(moved->term, ": ", layout_in_words(moved->held, moved->due));
+  }
   if (const auto factors = factors_by_column(tensors, tap.nearest))
     return scale ? norm_weight_in_words(*factors, *scale)
                  : "every row times the same factors by column";

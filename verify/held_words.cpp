@@ -211,9 +211,12 @@ std::string layout_in_words(const std::vector<TokenView>& held,
   if (found == "columns" || wanted == "columns") {
     if (found != wanted) return columns_in_words(found == "columns");
   }
-  if (found == wanted)
-    return are_reordered(held.front(), required.front()) ? "rows in another order"
-                                                         : found + " of other rows than required";
+  if (found == wanted) {
+    if (are_reordered(held.front(), required.front())) return "rows in another order";
+    const std::string missing = missing_in_words(held, required);
+    return text(found == "columns" ? "other rows" : found + " of other rows", " than required",
+                missing.empty() ? "" : ": " + missing);
+  }
   if (found == "partial") return "partial sum where the complete value is required";
   if (wanted == "partial") return "complete value where a partial sum is due";
   return text(found, " where ", wanted, " is required");

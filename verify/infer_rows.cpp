@@ -13,9 +13,6 @@ namespace {
 
 constexpr std::int64_t rows_a_task = 64;
 
-/// Noise comes as near to some token as rarely as this, at most, where nearness is an explanation.
-constexpr double rare = 0.05;
-
 /// What is certain of a row that the rows around it suggest, and its own values allow.
 constexpr double by_suggestion = 0.9;
 
@@ -62,6 +59,7 @@ RowExplanation explanation_of(const TrustedPool& pool, const PoolMatch& match, R
   explanation.columns = pool.blocks()[std::size_t(match.block)];
   explanation.factor = match.factor;
   explanation.error = match.error;
+  explanation.is_near = match.is_near;
   return explanation;
 }
 
@@ -116,13 +114,7 @@ void explain_nearest(const RankAtHand& rank, std::span<InferredRow> rows, double
     unknown.resize(std::size_t(pool.affordable_rows()));
   for_each_row(std::ssize(unknown), threads, [&](std::int64_t u) {
     const std::int64_t i = unknown[std::size_t(u)];
-    const std::vector<PoolMatch> matches = pool.nearest(rank.row(i), nearest);
-    InferredRow found;
-    explain(found, pool, matches, RowReading::token, 1);
-    if (found.best.reading == RowReading::unknown || pool.chance(matches.front(), 1) > rare) return;
-    found.best.is_near = true;
-    for (RowExplanation& other : found.others) other.is_near = true;
-    rows[std::size_t(i)] = std::move(found);
+    explain(rows[std::size_t(i)], pool, pool.nearest(rank.row(i), nearest), RowReading::token, 1);
   });
 }
 
@@ -171,7 +163,6 @@ void explain_suggested(std::span<const RankAtHand* const> ranks, double nearest,
       const std::vector<RowRun> suggested = suggestions(known, r, i);
       if (std::ranges::find(suggested, pool.run_of(match->token)) == suggested.end()) continue;
       rows[r][i].best = explanation_of(pool, *match, RowReading::token);
-      rows[r][i].best.is_near = true;
       rows[r][i].confidence = by_suggestion;
     }
   }

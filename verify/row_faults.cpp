@@ -5,6 +5,8 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <tuple>
+#include <utility>
 
 #include "reference/program/error.hpp"
 #include "verify/held_words.hpp"
@@ -49,7 +51,7 @@ struct Findings {
   std::int64_t near = 0;                 // nearest to the token that is due, and not equal to it
   std::optional<std::int16_t> other_dp;  // whose rows are here
   std::optional<std::int32_t> other_pass;
-  std::map<double, std::int64_t> factors;
+  std::map<double, std::int64_t> factors, faint_factors;
   std::int64_t partial = 0;
 
   void add(const InferredRow& row, const RowRun* required, std::int16_t dp, std::int32_t step) {
@@ -57,6 +59,8 @@ struct Findings {
     const bool pad_is_due = required != nullptr && required->kind == RowKind::pad;
     const bool is_of_here = e.reading == RowReading::token && e.row.step == step && e.row.dp == dp;
     const bool is_zero = e.reading == RowReading::pad && e.row.content == PadContent::zero;
+    // Another error as large as the row's own might have made the factor.
+    const bool is_faint = e.factor != 1 && std::abs(e.factor - 1) < 4 * e.error;
     if (pad_is_due && !is_of_here && !is_zero) {
       ++garbage_in_pads;
       return;
@@ -72,13 +76,16 @@ struct Findings {
             ++stale;
         }
         if (e.row.dp != dp && (!e.is_near || row.is_sure())) other_dp = e.row.dp;
-        if (e.factor != 1) ++factors[e.factor];
+        if (is_faint)
+          ++faint_factors[e.factor];
+        else if (e.factor != 1)
+          ++factors[e.factor];
         partial += e.reading == RowReading::partial;
         if (required != nullptr && *required != e.row) {
           ++moved;
           moved_surely += !e.is_near || row.is_sure();
         } else {
-          ++(e.is_near ? near : right);
+          ++(e.is_near || is_faint ? near : right);
         }
         break;
       case RowReading::pad:
@@ -168,6 +175,9 @@ std::string fault_in_words(const std::vector<InferredRank>& ranks,
     return text("wrong group: ", found.other_sum > 0 ? "a sum with rows" : "rows",
                 " of dp=", *found.other_dp);
   if (found.other_sum > 0) return "sum over different tokens";
+  std::int64_t faint = 0;
+  for (const auto& [factor, count] : found.faint_factors) faint += count;
+  if (2 * faint > found.right + found.near + found.moved) found.factors.merge(found.faint_factors);
   if (!found.factors.empty()) {
     const auto most =
         std::ranges::max_element(found.factors, {}, [](const auto& entry) { return entry.second; });
@@ -199,18 +209,23 @@ std::string fault_in_words(const std::vector<InferredRank>& ranks,
 }
 
 std::string unknown_ranks_in_words(const std::vector<InferredRank>& ranks) {
-  std::string names;
-  std::int64_t count = 0;
-  for (const InferredRank& rank : ranks) {
-    const bool is_unknown = std::ranges::any_of(rank.rows, [](const InferredRow& row) {
-      return row.best.reading == RowReading::unknown ||
-             row.best.is_near ||  // or a pad, for want of another token
-             (row.best.reading == RowReading::pad && row.best.row.content == PadContent::other);
-    });
-    if (!is_unknown) continue;
-    ++count;
-    if (rank.at) names += (names.empty() ? "tp=" : ", ") + std::to_string(rank.at->tp);
-  }
+  const auto is_unknown = [](const InferredRow& row) {
+    return row.best.reading == RowReading::unknown ||  // or a pad, for want of another token
+           (row.best.reading == RowReading::pad && row.best.row.content == PadContent::other);
+  };
+  const auto ranks_with = [&](const auto& is_wrong) {
+    std::string names;
+    std::int64_t count = 0;
+    for (const InferredRank& rank : ranks) {
+      if (std::ranges::none_of(rank.rows, is_wrong)) continue;
+      ++count;
+      if (rank.at) names += (names.empty() ? "tp=" : ", ") + std::to_string(rank.at->tp);
+    }
+    return std::pair(count, names);
+  };
+  auto [count, names] = ranks_with(is_unknown);
+  if (count == 0)  // then those that are near what is due, and may be right
+    std::tie(count, names) = ranks_with([](const InferredRow& row) { return row.best.is_near; });
   return count == 0 || count == std::ssize(ranks) || names.empty()
              ? ""
              : text("other values on ", names, " alone");

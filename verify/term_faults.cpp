@@ -2,6 +2,9 @@
 #include "verify/term_faults.hpp"
 
 #include <cmath>
+#include <functional>
+#include <limits>
+#include <memory>
 
 #include "reference/program/error.hpp"
 #include "verify/host_matrix.hpp"
@@ -119,25 +122,61 @@ bool is_near(const Row& found, const Row& expected, const TapTensors& tensors, s
   return (found - expected).norm() <= allowed;
 }
 
-/// True where the ranks' tensors add up to the trusted one, as summands of it do. What is wrong
-/// before it was added is another fault.
-bool are_summands(const std::vector<HostTensor>& mine, const HostTensor& trusted,
-                  const TapTensors& tensors) {
-  if (tensors.tp_size < 2 || std::ssize(mine) != tensors.tp_size) return false;
-  const Map whole = as_matrix(trusted);
-  Matrix<double> sum = -whole.cast<double>();
-  for (const HostTensor& summand : mine) {
-    if (summand.rows() != whole.rows() || summand.cols() != whole.cols()) return false;
-    sum += as_matrix(summand).cast<double>();
-  }
-  return sum.norm() <= (close_enough + tensors.looseness) * whole.cast<double>().norm();
-}
-
 /// The terms of a layer's output that are products over all ranks.
 std::vector<std::string> products_of_layer(const std::string& tap) {
   const std::size_t layer = tap.rfind("layers.");
   if (layer == std::string::npos || tap.find('.', layer + 7) != std::string::npos) return {};
   return {tap + ".mlp", tap + ".self_attn", tap + ".linear_attn"};
+}
+
+/// A term of a tap, and what the tap is with something else in its place.
+struct Place {
+  std::string term;
+  Matrix<double> values;  // [tokens, columns]
+  std::function<Row(std::int64_t token, const Row& instead)> with;
+};
+
+/// The terms of a layer's output that are products, or with `weight` those of a norm's input but
+/// for the stream.
+std::vector<Place> places_of(const std::string& tap, const TapTensors& tensors,
+                             const TrustedStep& trusted, const HostTensor* weight, double eps) {
+  std::vector<Place> places;
+  const auto values_of = [&](const std::string& term) {
+    return Matrix<double>(as_matrix(trusted.values(term)).cast<double>());
+  };
+  if (weight != nullptr) {
+    const auto norm = std::make_shared<NormOfTerms>(tap, trusted, *weight, eps);
+    for (std::size_t i = 1; i < norm->names.size(); ++i)
+      places.push_back({norm->names[i], values_of(norm->names[i]),
+                        [norm, i](std::int64_t token, const Row& instead) {
+                          return norm->with(token, i, instead);
+                        }});
+    return places;
+  }
+  const Matrix<double> whole = as_matrix(*tensors.trusted).cast<double>();
+  for (const std::string& term : products_of_layer(tap)) {
+    if (!trusted.has(term)) continue;
+    const Matrix<double> values = values_of(term);
+    if (values.rows() != whole.rows() || values.cols() != whole.cols()) continue;
+    const Matrix<double> rest = whole - values;
+    places.push_back({term, values, [rest](std::int64_t token, const Row& instead) {
+                        return Row(rest.row(token) + instead);
+                      }});
+  }
+  return places;
+}
+
+/// True where the ranks' tensors add up to the trusted one, as summands of it do. What is wrong
+/// before it was added is another fault.
+bool are_summands(const std::vector<HostTensor>& mine, const Matrix<double>& whole,
+                  const TapTensors& tensors) {
+  if (tensors.tp_size < 2 || std::ssize(mine) != tensors.tp_size) return false;
+  Matrix<double> sum = -whole;
+  for (const HostTensor& summand : mine) {
+    if (summand.rows() != whole.rows() || summand.cols() != whole.cols()) return false;
+    sum += as_matrix(summand).cast<double>();
+  }
+  return sum.norm() <= (close_enough + tensors.looseness) * whole.norm();
 }
 
 }  // namespace
@@ -186,34 +225,56 @@ std::optional<std::string> replaced_term(const std::string& tap, const TapTensor
                                          const std::vector<Rows>& rows, const TrustedStep& trusted,
                                          const HostTensor* weight, double eps,
                                          const OwnTensors& own, const OwnTensors& added) {
-  const auto is_replaced = [&](const std::string& term, const auto& expected) {
-    const HostTensor value = trusted.values(term);
-    if (!are_summands(own(term), value, tensors)) return false;
-    const std::vector<HostTensor> instead = added(term);
-    return instead.size() == tensors.ranks.size() &&
-           for_all_rows(tensors, rows, [&](const Row& found, std::int64_t token, std::size_t rank) {
-             const Row mine = as_matrix(instead[rank]).row(token).template cast<double>();
-             const Row due = as_matrix(value).row(token).template cast<double>();
-             return found.size() == due.size() &&
-                    is_near(found, expected(token, due, mine), tensors, token);
-           });
-  };
-  if (weight != nullptr) {
-    const NormOfTerms norm(tap, trusted, *weight, eps);
-    for (std::size_t i = 1; i < norm.names.size(); ++i)
-      if (is_replaced(norm.names[i], [&](std::int64_t token, const Row&, const Row& mine) {
-            return norm.with(token, i, mine);
-          }))
-        return name_of(norm.names[i]);
-    return std::nullopt;
-  }
-  const Map whole = as_matrix(*tensors.trusted);
-  for (const std::string& term : products_of_layer(tap))
-    if (trusted.has(term) &&
-        is_replaced(term, [&](std::int64_t token, const Row& due, const Row& mine) {
-          return Row(whole.row(token).cast<double>() - due + mine);
+  for (const Place& place : places_of(tap, tensors, trusted, weight, eps)) {
+    if (!are_summands(own(place.term), place.values, tensors)) continue;
+    const std::vector<HostTensor> instead = added(place.term);
+    if (instead.size() == tensors.ranks.size() &&
+        for_all_rows(tensors, rows, [&](const Row& found, std::int64_t token, std::size_t rank) {
+          const Row mine = as_matrix(instead[rank]).row(token).cast<double>();
+          return is_near(found, place.with(token, mine), tensors, token);
         }))
-      return name_of(term);
+      return name_of(place.term);
+  }
+  return std::nullopt;
+}
+
+std::optional<MovedTerm> moved_term(const std::string& tap, const TapTensors& tensors,
+                                    const std::vector<Rows>& rows, const TrustedStep& trusted,
+                                    const HostTensor* weight, double eps) {
+  constexpr double clearly = 4;  // nearer than with any other row
+  for (const Place& place : places_of(tap, tensors, trusted, weight, eps)) {
+    const Row zeros = Row::Zero(place.values.cols());
+    MovedTerm moved{name_of(place.term), std::vector<TokenView>(rows.size()),
+                    std::vector<TokenView>(rows.size())};
+    bool any = false;
+    const auto fits = [&](const Row& found, std::int64_t token, std::size_t rank) {
+      std::int64_t best = -1;  // zeros: a pad's
+      Row nearest = place.with(token, zeros);
+      if (found.size() != nearest.size()) return false;
+      double least = (found - nearest).norm(), second = std::numeric_limits<double>::infinity();
+      for (std::int64_t other = 0; other < place.values.rows(); ++other) {
+        Row expected = place.with(token, place.values.row(other));
+        const double left = (found - expected).norm();
+        second = std::min(second, std::max(left, least));
+        if (!(left < least)) continue;
+        least = left;
+        best = other;
+        nearest = std::move(expected);
+      }
+      if (!is_near(found, nearest, tensors, token) || second < clearly * least) return false;
+      const RowRun due{.first = std::int32_t(token), .count = 1, .dp = tensors.dp};
+      RowRun held = due;
+      held.first = std::int32_t(best);
+      moved.due[rank].rows.append(due);
+      if (best < 0)
+        moved.held[rank].rows.append_pads(1);
+      else
+        moved.held[rank].rows.append(held);
+      any |= best != token;
+      return true;
+    };
+    if (for_all_rows(tensors, rows, fits) && any) return moved;
+  }
   return std::nullopt;
 }
 

@@ -49,6 +49,19 @@ std::optional<std::string> replaced_term(const std::string& tap, const TapTensor
                                          const HostTensor* weight, double eps,
                                          const OwnTensors& own, const OwnTensors& added);
 
+/// A term that was added to other rows than its own.
+struct MovedTerm {
+  std::string term;
+  std::vector<TokenView> held, due;  // of each rank: the term's rows, at the tap's tokens
+};
+
+/// The term of a layer's output, or with `weight` of a norm, of which the ranks have added other
+/// rows: for each row of the tap the one row of the term, or zeros, that explains it.
+/// Time: rows x tokens x columns where it is found.
+std::optional<MovedTerm> moved_term(const std::string& tap, const TapTensors& tensors,
+                                    const std::vector<Rows>& rows, const TrustedStep& trusted,
+                                    const HostTensor* weight, double eps);
+
 /// True where each rank's rows of `tap`, the shared expert of a sparse block, are what the rank's
 /// block of the intermediate columns gives: a summand, whose partners hold other rows.
 /// `down`: the weight of its down projection, [H, I].

@@ -24,6 +24,7 @@ struct PoolMatch {
   double factor = 1;
   double difference = 0;  // max|row - factor * token|
   double error = 0;       // of the scale
+  bool is_near = false;   // nearest, and not equal
 };
 
 /// The nearest of 1..64, 1/2..1/64 and k/m up to 8/8, of either sign.
@@ -109,7 +110,7 @@ class TrustedPool {
     std::int32_t token;
     std::int16_t block;
   };
-  /// The candidate beside the row: difference and error.
+  /// The candidate as the nearest to the row: difference and error.
   PoolMatch measured(const Candidate& candidate, const SketchedRow& row) const;
   /// L2, of the row and a candidate's block.
   double distance(const SketchedRow& row, const Candidate& candidate) const;

@@ -99,7 +99,7 @@ double TrustedPool::distance(const SketchedRow& row, const Candidate& candidate)
 PoolMatch TrustedPool::measured(const Candidate& candidate, const SketchedRow& row) const {
   thread_local std::vector<float> buffer;
   const float* const block = values_of(candidate.token, candidate.block, buffer);
-  PoolMatch match{candidate.token, candidate.block};
+  PoolMatch match{.token = candidate.token, .block = candidate.block, .is_near = true};
   for (std::int64_t c = 0; c < width(); ++c)
     match.difference = std::max(match.difference, std::abs(double(row.values[c]) - block[c]));
   match.error = match.difference / scale(row.largest);
@@ -107,6 +107,8 @@ PoolMatch TrustedPool::measured(const Candidate& candidate, const SketchedRow& r
 }
 
 std::vector<PoolMatch> TrustedPool::nearest(const SketchedRow& row, double factor) const {
+  /// Noise comes as near to some token as rarely as this, at most, where nearness explains.
+  constexpr double rare = 0.05;
   if (!std::isfinite(row.largest) || row.largest == 0 || order_.empty()) return {};
   std::vector<double> distances;
   for (const Candidate& candidate : order_) distances.push_back(distance(row, candidate));
@@ -123,6 +125,7 @@ std::vector<PoolMatch> TrustedPool::nearest(const SketchedRow& row, double facto
       return {};
     if (matches.size() < most_matches) matches.push_back(measured(order_[i], row));
   }
+  if (chance(matches.front(), 1) > rare) return {};
   return matches;
 }
 
