@@ -121,6 +121,16 @@ const Named named[] = {
      {.tp = 4, .faults = {"rows:chunk@model,with=prefix"}},
      "target/model.layers.0.input_layernorm",
      "tp=1, 2, 3 hold the rows of tp=0: rows 3-9 are missing"},
+    {"every rank has the same rows of a feed-forward",
+     {.tp = 4, .faults = {"rows:output@model.layers.1.mlp,with=round_robin"}},
+     "target/model.layers.1.mlp",
+     "rows 1-3, 5-7, 9 are missing"},
+    {"the mixer never reduced, seen behind the norm",
+     {.protocol = ProtocolId::S,
+      .tp = 2,
+      .faults = {"drop:all_reduce@model.layers.1,occurrence=1"}},
+     "target/model.layers.1.post_attention_layernorm",
+     "model.layers.1.linear_attn was never reduced"},
     {"the feed-forward reduced twice",
      {.protocol = ProtocolId::S,
       .tp = 2,
@@ -150,6 +160,15 @@ BOOST_DATA_TEST_CASE(faults_are_seen_and_named, data::make(goldens) * data::make
   BOOST_REQUIRE(first != nullptr);
   BOOST_TEST(first->tap.starts_with(fault.tap), in_words(result));
   BOOST_TEST(first->called.find(fault.called) != std::string::npos, in_words(result));
+}
+
+BOOST_AUTO_TEST_CASE(sums_that_are_only_near_tell_the_order_of_summands) {
+  const DumpDiffResult result =
+      diff({.golden = "qwen3_next_bf16",
+            .tp = 4,
+            .faults = {"rows:output@model.layers.1.linear_attn,with=reverse"}});
+  BOOST_REQUIRE(result.first_difference() != nullptr);
+  BOOST_TEST(result.first_difference()->called == "rows in another order", in_words(result));
 }
 
 BOOST_DATA_TEST_CASE(a_wrong_value_is_no_layout, data::make(goldens), golden) {

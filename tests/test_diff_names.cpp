@@ -105,7 +105,7 @@ BOOST_AUTO_TEST_CASE(pads_that_were_left_on_are_no_other_order) {
   const TemporaryFolder folder;
   const EditedDump dump(dumps_of({}, run_of_case(golden, "prefill_t10", ProtocolId::D, num_ranks),
                                  golden, {"drop:trim@model.layers.1"}, folder.file("dump")));
-  const TapDiff first = first_at(dump, "target/model.layers.1.linear_attn.in_proj_ba");
+  const TapDiff first = first_at(dump, "target/model.layers.1.linear_attn.in_proj_qkvz");
   BOOST_TEST(first.called == "not trimmed: pads left on");
   BOOST_TEST(first.ranks[0].held == "[0,1,2,3,4,5,6,7,8,9,PAD,PAD] columns 0/4");
 }

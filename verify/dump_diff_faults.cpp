@@ -113,14 +113,17 @@ void say_held(const std::vector<InferredRank>& ranks, const StageStep& stage, Ex
         rows_in_words(ranks[i], std::int16_t(stage.dp), std::int32_t(stage.number));
 }
 
-/// What the rows of this dp rank's ranks are, in words into `tap` too.
+/// What the rows of this dp rank's ranks are, in words into `tap` too. `judged`: as name_fault()
+/// has it, or the stage itself.
 std::vector<InferredRank> infer_rows(const DumpFile& dump, const TrustedSide& side,
-                                     const StageStep& stage, const OtherRows& others,
-                                     const Counterpart& counterpart, ExplainedTap& tap) {
+                                     const StageStep& stage, const StageStep& judged,
+                                     const OtherRows& others, const Counterpart& counterpart,
+                                     ExplainedTap& tap) {
   Search search;
   const std::int64_t width = counterpart.values.cols();
   for (const StageStep* other : others.ranks) {
-    add_trusted(*other, tap.diff.tap, std::int32_t(stage.number), side.config(), width, search);
+    add_trusted(other == &stage ? judged : *other, tap.diff.tap, std::int32_t(stage.number),
+                side.config(), width, search);
     TapTensors tensors = TapExplainer::tensors_of(dump, *other, counterpart);
     if (const auto choice = TapExplainer::choice_of(dump, *other, tap.diff.tap);
         choice && other == &stage && tap.nearest.size() == tensors.ranks.size())
@@ -147,7 +150,7 @@ std::vector<InferredRank> infer_rows(const DumpFile& dump, const TrustedSide& si
   std::vector<InferredRank> mine;
   for (const std::size_t i : search.mine) mine.push_back(found.ranks[i]);
   say_held(mine, stage, tap);
-  add_line(tap.diff.detail, first_not_finite(search));
+  if (&judged == &stage) add_line(tap.diff.detail, first_not_finite(search));
   return mine;
 }
 
@@ -338,10 +341,27 @@ void name_fault(const DumpFile& dump, const TrustedSide& side, const StageStep& 
     tap.diff.called = "weights of other experts: the ids, or the weights, are in another order";
     return;
   }
-  std::vector<InferredRank> found = infer_rows(dump, side, stage, others, *counterpart, tap);
   const auto step = std::int32_t(stage.number);
-  tap.diff.called = fault_in_words(found, at_step(required, step), std::int16_t(stage.dp), step);
-  if (!tap.diff.called.empty() && tap.diff.called != part_of_the_value) return;
+  const auto name_rows = [&](const StageStep& trusted) {
+    std::vector<InferredRank> rows =
+        infer_rows(dump, side, stage, trusted, others, *counterpart, tap);
+    tap.diff.called = fault_in_words(rows, at_step(required, step), std::int16_t(stage.dp), step);
+    return rows;
+  };
+  const auto is_named = [&] {
+    return !tap.diff.called.empty() && tap.diff.called != part_of_the_value;
+  };
+  std::vector<InferredRank> found = name_rows(stage);
+  if (!is_named() && judged.trusted != stage.trusted) {
+    // Rows of tokens with other experts, or behind a hidden tie, are nearer to what is judged.
+    const std::string called = tap.diff.called;
+    name_rows(judged);
+    if (!is_named()) {
+      tap.diff.called = called;
+      say_held(found, stage, tap);
+    }
+  }
+  if (is_named()) return;
   std::string otherwise;
   if (tap.nearest.size() == tap.ranks.size()) {
     TapTensors tensors = TapExplainer::tensors_of(dump, stage, *counterpart);
