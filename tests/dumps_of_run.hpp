@@ -9,8 +9,23 @@
 #include "verify/dump_diff.hpp"
 #include "verify/dump_run.hpp"
 #include "verify/fault_text.hpp"
+#include "verify/golden_case.hpp"
+#include "verify/loaded_golden.hpp"
 
 namespace tokenview {
+
+/// A case of a golden file on `tp` ranks, all of whose experts are spread over them.
+inline ParallelRun run_of_case(const LoadedGolden& golden, const std::string& of_case,
+                               ProtocolId protocol, std::int64_t tp) {
+  const LoadedGolden::Case& trusted = golden.cases().at(of_case);
+  const ParallelConfig parallel{.tp = tp, .enable_expert_parallel = tp > 1};
+  ParallelRun run{.config = golden.config(),
+                  .plan = plan_for(golden.config(), parallel, protocol),
+                  .draft_steps = std::size_t(trusted.draft_steps)};
+  CaseBatches batches = case_batches(trusted.inputs);
+  run.inputs.push_back({std::move(batches.context), std::move(batches.step)});
+  return run;
+}
 
 /// Runs `run` with faults as parse_fault() reads them and writes what every rank had into `folder`;
 /// the files, by rank. A fault that never meets its place fails the test.

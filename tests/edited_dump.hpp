@@ -42,6 +42,20 @@ class EditedDump {
     BOOST_REQUIRE(H5Dwrite(set, native<T>(), H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()) >= 0);
   }
 
+  /// A data set of another number of rows, [rows, values.size() / rows], in place of a rank's.
+  void replace(std::size_t rank, const std::string& name, const std::vector<float>& values,
+               std::size_t rows) {
+    const Hdf5Handle file(H5Fopen(paths_[rank].c_str(), H5F_ACC_RDWR, H5P_DEFAULT), H5Fclose);
+    BOOST_REQUIRE(H5Ldelete(file, inside(rank, name).c_str(), H5P_DEFAULT) >= 0);
+    const hsize_t shape[] = {rows, values.size() / rows};
+    const Hdf5Handle space(H5Screate_simple(2, shape, nullptr), H5Sclose);
+    const Hdf5Handle set(H5Dcreate2(file, inside(rank, name).c_str(), H5T_NATIVE_FLOAT, space,
+                                    H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT),
+                         H5Dclose);
+    BOOST_REQUIRE(H5Dwrite(set, H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()) >=
+                  0);
+  }
+
   /// `change(values, rank)` of every rank's data set.
   template <class T = float, class Change>
   void change(const std::string& name, Change change) {

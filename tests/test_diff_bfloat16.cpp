@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Dumps of bfloat16 models, whose errors are a matter of the model: see judge_case().
+#include <bit>
 #include <boost/test/data/monomorphic.hpp>
 #include <boost/test/data/test_case.hpp>
+#include <cmath>
 
 #include "tests/boost_test.hpp"
 #include "tests/dumps_of_run.hpp"
 #include "tests/edited_dump.hpp"
 #include "tests/temporary_folder.hpp"
-#include "verify/golden_case.hpp"
 
 namespace tokenview {
 namespace {
@@ -35,14 +36,8 @@ struct DumpOf {
 /// Runs the case in bfloat16 and diffs what every rank had.
 DumpDiffResult diff(const DumpOf& what, bool by_error_model = true) {
   const LoadedGolden golden(path_of(what.golden));
-  const LoadedGolden::Case& trusted = golden.cases().at(what.of_case);
-  const ParallelConfig parallel{.tp = what.tp, .enable_expert_parallel = what.tp > 1};
-  ParallelRun run{.config = golden.config(),
-                  .plan = plan_for(golden.config(), parallel, what.protocol),
-                  .draft_steps = std::size_t(trusted.draft_steps)};
+  ParallelRun run = run_of_case(golden, what.of_case, what.protocol, what.tp);
   if (what.change) what.change(run.plan);
-  CaseBatches batches = case_batches(trusted.inputs);
-  run.inputs.push_back({std::move(batches.context), std::move(batches.step)});
   const TemporaryFolder folder;
   DumpDiffOptions options;
   options.by_error_model = by_error_model;
@@ -115,13 +110,35 @@ const Named named[] = {
     {"rank order reversed",
      {.tp = 2, .faults = {"order:all_gather@model.layers.1*,with=reverse"}},
      "target/model.layers.1.linear_attn.in_proj_",
-     ""},
+     "reversed rank order"},
+    {"rank order reversed, blocks of two columns",
+     {.tp = 4, .faults = {"order:all_gather@model.layers.1*,with=reverse"}},
+     "target/model.layers.1.linear_attn.in_proj_",
+     "reversed rank order"},
+    {"ranks rotated in a late layer",
+     {.tp = 4, .faults = {"order:all_gather@model.layers.2*,with=rotate"}},
+     "target/model.layers.2.linear_attn.in_proj_",
+     "ranks rotated by one"},
+    {"every rank takes the first rows",
+     {.tp = 4, .faults = {"rows:chunk@model,with=prefix"}},
+     "target/model.layers.0.input_layernorm",
+     "tp=1, 2, 3 hold the rows of tp=0: rows 3-9 are missing"},
+    {"every rank has the same rows of a feed-forward",
+     {.tp = 4, .faults = {"rows:output@model.layers.1.mlp,with=round_robin"}},
+     "target/model.layers.1.mlp",
+     "rows 1-3, 5-7, 9 are missing"},
+    {"the mixer never reduced, seen behind the norm",
+     {.protocol = ProtocolId::S,
+      .tp = 2,
+      .faults = {"drop:all_reduce@model.layers.1,occurrence=1"}},
+     "target/model.layers.1.post_attention_layernorm",
+     "model.layers.1.linear_attn was never reduced"},
     {"the feed-forward reduced twice",
      {.protocol = ProtocolId::S,
       .tp = 2,
       .faults = {"repeat:all_reduce@model.layers.1,occurrence=2"}},
      "target/model.layers.1",
-     ""},
+     "model.layers.1.mlp summed twice"},
     {"the shared expert split over ranks with other rows",
      {.protocol = ProtocolId::A,
       .tp = 2,
@@ -185,6 +202,37 @@ BOOST_AUTO_TEST_CASE(ranks_must_choose_alike) {
       }
   }
   BOOST_TEST(with_ties > 0);
+}
+
+BOOST_AUTO_TEST_CASE(sums_that_are_only_near_tell_the_order_of_summands) {
+  const DumpDiffResult result =
+      diff({.golden = "qwen3_next_bf16",
+            .tp = 4,
+            .faults = {"rows:output@model.layers.1.linear_attn,with=reverse"}});
+  BOOST_REQUIRE(result.first_difference() != nullptr);
+  BOOST_TEST(result.first_difference()->called == "rows in another order", in_words(result));
+}
+
+BOOST_DATA_TEST_CASE(a_wrong_value_is_no_layout, data::make(goldens), golden) {
+  const std::string path = path_of(golden);
+  const LoadedGolden loaded(path);
+  const TemporaryFolder folder;
+  EditedDump dump(dumps_of({.rounding = Rounding::hf},
+                           run_of_case(loaded, "prefill", ProtocolId::D, 2), loaded, {},
+                           folder.file("dump")));
+  dump.change("steps/0/taps/model.layers.1", [](std::vector<float>& values, std::size_t rank) {
+    if (rank == 0) return;
+    for (std::size_t i = 0; i < values.size() / 2; ++i) {  // the file has the upper halves
+      const auto value = std::bit_cast<float>(std::uint32_t(values[i]) << 16);
+      const float wrong = value + 0.5F * std::sin(float(i * i));
+      values[i] = float(std::bit_cast<std::uint32_t>(wrong) >> 16);
+    }
+  });
+  const DumpDiffResult result = diff_with_golden(dump.paths(), GoldenFile::open(path));
+  const TapDiff* const first = result.first_difference();
+  BOOST_REQUIRE_MESSAGE(first != nullptr, in_words(result));
+  BOOST_TEST(first->tap == "target/model.layers.1", in_words(result));
+  BOOST_TEST(first->called == "other values on tp=1 alone", in_words(result));
 }
 
 }  // namespace tokenview

@@ -451,10 +451,10 @@ BOOST_AUTO_TEST_CASE(zeros_among_zeros_are_tokens_or_pads) {
 
 // Numbers ----------------------------------------------------------------------------------------
 
-BOOST_AUTO_TEST_CASE(noise_is_never_explained) {
-  std::mt19937_64 random(5);
+BOOST_DATA_TEST_CASE(noise_is_never_explained, data::make({0, 4}), nearest) {
   for (const std::int64_t columns : {1, 2, 3, 16, 48, 200}) {
     Dump dump{{some_rows(9, columns, 1)}};
+    dump.options.nearest = nearest;
     for (std::uint64_t r = 0; r < 3; ++r) dump.ranks.push_back(some_rows(50, columns, 10 + r));
     const InferredTap tap = dump.infer();
     for (const InferredRank& rank : tap.ranks)
@@ -514,6 +514,48 @@ BOOST_AUTO_TEST_CASE(bfloat16_is_read_with_its_tolerance) {
   BOOST_TEST(views_of(dump.infer()) == (Views{"0-4", "5-9", "10-14", "15-19"}));
   dump.options.tolerance = 1e-5;
   BOOST_TEST(dump.infer().count(RowReading::unknown) == 20);
+}
+
+BOOST_AUTO_TEST_CASE(a_row_with_errors_is_the_token_that_is_clearly_nearest) {
+  Dump dump{{some_rows(20, width)}};
+  dump.ranks = shards_of(dump.trusted[0], 4);
+  for (std::size_t r = 0; r < 4; ++r) dump.ranks[r] += 0.1f * some_rows(5, width, 50 + r);
+  BOOST_TEST(dump.infer().count(RowReading::unknown) == 20);
+  dump.options.nearest = 4;
+  const InferredTap tap = dump.infer();
+  BOOST_TEST(views_of(tap) == (Views{"0-4", "5-9", "10-14", "15-19"}));
+  BOOST_TEST(is_sure(tap));
+  BOOST_TEST(in_words(tap, 0, 0) == "nearest to token 0");
+  // Half of one and half of another with errors of its own, a quarter of one: neither.
+  dump.ranks = {(dump.trusted[0].topRows(5) + dump.trusted[0].bottomRows(5)) / 2,
+                dump.trusted[0].topRows(5) / 4};
+  for (std::size_t r = 0; r < 2; ++r) dump.ranks[r] += 0.03f * some_rows(5, width, 50 + r);
+  BOOST_TEST(dump.infer().count(RowReading::unknown) == 10);
+}
+
+BOOST_AUTO_TEST_CASE(a_row_too_narrow_to_tell_is_what_those_beside_it_suggest) {
+  Dump dump{{some_rows(12, 8)}};
+  for (std::int64_t r = 0; r < 4; ++r)
+    dump.ranks.emplace_back(dump.trusted[0].middleCols(2 * r, 2).bottomRows(6));
+  dump.options.tolerance = 1e-3;
+  dump.options.nearest = 4;
+  Values error(1, 2);
+  error << 0.05f, -0.04f;
+  dump.ranks[1].row(2) += error;
+  const InferredTap near = dump.infer();
+  BOOST_TEST(near.ranks[1].rows[2].best.is_near, in_words(near, 1, 2));
+  BOOST_TEST(near.ranks[1].rows[2].best.row.first == 8);
+  BOOST_TEST(!near.ranks[1].rows[2].is_sure());
+  dump.ranks[1].row(2) = dump.trusted[0].row(2).middleCols(2, 2) + error;  // of another token
+  BOOST_TEST(in_words(dump.infer(), 1, 2) == "unknown");
+}
+
+BOOST_AUTO_TEST_CASE(factors_of_any_size_have_words) {
+  for (const auto& [factor, words] :
+       {std::pair(3.0, "3"), std::pair(0.25, "1/4"), std::pair(-2.0, "-2"),
+        std::pair(2.0 / 3, "2/3"), std::pair(3.7123, "3.7123"), std::pair(1e20, "1e+20"),
+        std::pair(1e-20, "1e-20"), std::pair(-1e300, "-1e+300")})
+    BOOST_TEST(factor_as_number(factor) == words);
 }
 
 BOOST_AUTO_TEST_CASE(threads_change_nothing) {

@@ -28,6 +28,9 @@ class DumpDiff {
                                   text("no file has this rank of ", dump_.world_size())));
     for (const std::int64_t number : dump_.steps()) find_stages(number);
     for (const auto& [number, stages] : stages_) compare_step(number, stages);
+    if (reordered_choices_ > 0)
+      result_.notes.push_back(text("experts of ", plural(reordered_choices_, "row"),
+                                   " in another order than the trusted ones: compared by expert"));
     result_.not_compared.assign(names_not_compared_.begin(), names_not_compared_.end());
     for (const std::int64_t pass : passes_not_captured_)
       result_.not_captured.push_back(pass < 0 ? "all of the target"
@@ -189,15 +192,17 @@ class DumpDiff {
     if (!in_words.empty()) result_.protocols.push_back(text("step ", number, ": ", in_words));
     std::ranges::stable_sort(taps, InProgramOrder(),
                              [](const ExplainedTap& tap) { return tap.diff.tap; });
-    for (const StageStep& stage : stages)
-      if (stage.trusted != nullptr) judge(stage, layouts, nearest, taps);
+    std::vector<StageStep> judged = stages;  // with what is trusted behind the dump's choices
+    for (StageStep& stage : judged)
+      if (stage.trusted != nullptr) stage.trusted = judge(stage, layouts, nearest, taps);
     for (const StageStep& stage : stages)
       for (ExplainedTap& tap : taps)
         if (stage.has(tap)) contradict_annotation(stage, tap);
     const std::string note = judge_layouts(taps, nearest, stopped);
     if (!note.empty()) result_.notes.push_back(text("step ", number, ": ", note));
     if (nearest == nullptr) say_layout_at_stop(number, taps);
-    name_faults(stages, nearest, taps);
+    name_faults(stages, judged, nearest, taps);
+    for (const ExplainedTap& tap : taps) reordered_choices_ += tap.reordered;
     collect(number, taps);
   }
 
@@ -244,9 +249,12 @@ class DumpDiff {
 
   /// Values narrower than float32 are right as the error model has it. In float32 the fixed limits
   /// are quick and enough but for small values behind large ones: what is over them gets the error
-  /// model, and so do choices that differ.
-  void judge(const StageStep& stage, const std::vector<CleanLayout>& layouts,
-             const CleanLayout* nearest, std::vector<ExplainedTap>& taps) {
+  /// model, and so do choices that differ. Returns what names of faults are to go by: of narrow
+  /// types what is trusted given the dump's choices.
+  std::shared_ptr<const TrustedStep> judge(const StageStep& stage,
+                                           const std::vector<CleanLayout>& layouts,
+                                           const CleanLayout* nearest,
+                                           std::vector<ExplainedTap>& taps) {
     const TapErrorModel* errors = narrow_errors_of(stage);
     JudgedTaps which = JudgedTaps::all;
     const auto first = std::ranges::find_if(
@@ -255,7 +263,7 @@ class DumpDiff {
       errors = errors_of(stage, DType::float32);
       which = JudgedTaps::failing;
     }
-    if (errors == nullptr) return;
+    if (errors == nullptr) return stage.trusted;
     if (which == JudgedTaps::failing) {
       const TapExplainer explainer(dump_, options_, stage, layouts, side_.config(), nullptr, true);
       std::set<std::string> used;
@@ -287,6 +295,7 @@ class DumpDiff {
       result_.notes.push_back(text("step ", stage.number, ": ", plural(excused, "tap"),
                                    " over the fixed limit, and within what float32 can do there "
                                    "(error model)"));
+    return which == JudgedTaps::all ? again.trusted : stage.trusted;
   }
 
   void explain(const StageStep& stage, const std::vector<CleanLayout>& layouts,
@@ -345,8 +354,8 @@ class DumpDiff {
     }
   }
 
-  void name_faults(const std::vector<StageStep>& stages, const CleanLayout* nearest,
-                   std::vector<ExplainedTap>& taps) {
+  void name_faults(const std::vector<StageStep>& stages, const std::vector<StageStep>& judged,
+                   const CleanLayout* nearest, std::vector<ExplainedTap>& taps) {
     std::int64_t named = 0;
     for (ExplainedTap& tap : taps) {
       const bool is_open = tap.diff.verdict == Verdict::difference && tap.ways.empty() &&
@@ -365,7 +374,7 @@ class DumpDiff {
           if (number != tap.diff.step && stage.pp == pp && stage.dp == tap.diff.dp &&
               stage.trusted != nullptr)
             others.other_steps.push_back(&stage);
-      name_fault(dump_, side_, *mine, others,
+      name_fault(dump_, side_, *mine, judged[std::size_t(mine - stages.data())], others,
                  nearest == nullptr ? tap.nearest_views : required_views(*nearest, tap), tap);
     }
   }
@@ -389,6 +398,7 @@ class DumpDiff {
   std::map<std::int64_t, Lacks> lacks_;                    // by step
   std::map<std::pair<const GoldenCase*, DType>, std::unique_ptr<TapErrorModel>> errors_;
   std::set<std::string, InProgramOrder> names_not_compared_, names_not_captured_;
+  std::int64_t reordered_choices_ = 0;          // rows
   std::set<std::int64_t> passes_not_captured_;  // -1: the target
   DumpDiffResult result_;
 };

@@ -206,8 +206,10 @@ std::string judge_layouts(std::vector<ExplainedTap>& taps, const CleanLayout* ne
   const auto count = std::ranges::count(stands, Stand::deviates);
   if (count == 0) return {};
   const auto first = std::size_t(std::ranges::find(stands, Stand::deviates) - stands.begin());
+  const ExplainedTap& tap = taps[first];
   return text(plural(count, "tap"), " held otherwise than in protocol ", nearest->protocol,
-              ", with right values and no consequence; first ", taps[first].diff.tap);
+              ", with right values and no consequence; first ", tap.diff.tap, ", ",
+              layout_in_words(tap.ways.front().views, required_views(*nearest, tap)));
 }
 
 }  // namespace tokenview

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "verify/choice_order.hpp"
 #include "verify/clean_layouts.hpp"
 #include "verify/dump_diff.hpp"
 #include "verify/error_model.hpp"
@@ -60,6 +61,7 @@ struct ExplainedTap {
   std::vector<TokenView> nearest_views;  // likewise
   std::optional<ColumnLayout> packed;    // columns that were found by values
   std::string zeros;                     // PutTogether's, of the way that was judged
+  std::int64_t reordered = 0;            // rows of experts in another order than the trusted one
 
   // Where the explainer keeps values, of taps that the trusted side has by this name: in each way
   // that has all tokens and columns, whether it fits or not.
@@ -84,6 +86,11 @@ class TapExplainer {
   /// one.
   static TapTensors tensors_of(const DumpFile& dump, const StageStep& stage,
                                const Counterpart& counterpart);
+
+  /// The experts to which the ranks' weights belong, where `tap` is of such and the dump and the
+  /// trusted side have them.
+  static std::optional<WeighedChoice> choice_of(const DumpFile& dump, const StageStep& stage,
+                                                const std::string& tap);
 
  private:
   void explain_values(const Counterpart& counterpart, ExplainedTap& tap) const;
@@ -183,8 +190,10 @@ struct OtherRows {
   std::vector<const StageStep*> other_steps;  // of this dp and stage
 };
 
-/// Says of a tap whose values fit in no way what its rows are, and what that is called.
+/// Says of a tap whose values fit in no way what its rows are, and what that is called. `judged`:
+/// the stage with what is trusted given the dump's own values and choices, where these are right.
 void name_fault(const DumpFile& dump, const TrustedSide& side, const StageStep& stage,
-                const OtherRows& others, const std::vector<TokenView>& required, ExplainedTap& tap);
+                const StageStep& judged, const OtherRows& others,
+                const std::vector<TokenView>& required, ExplainedTap& tap);
 
 }  // namespace tokenview

@@ -258,6 +258,20 @@ TapTensors TapExplainer::tensors_of(const DumpFile& dump, const StageStep& stage
   return tensors;
 }
 
+std::optional<WeighedChoice> TapExplainer::choice_of(const DumpFile& dump, const StageStep& stage,
+                                                     const std::string& tap) {
+  const std::string name = ids_of_weights(tap);
+  if (name.empty() || !stage.trusted->has(name)) return std::nullopt;
+  WeighedChoice choice{.found = {}, .trusted = as_matrix(stage.trusted->ids(name))};
+  for (const DumpRank* rank : stage.ranks) {
+    const std::map<std::string, DumpTap>& taps = stage.of(*rank).taps;
+    if (!taps.contains(tap)) continue;
+    if (!taps.contains(name)) return std::nullopt;
+    choice.found.push_back(as_matrix(dump.ids(taps.at(name))));
+  }
+  return choice;
+}
+
 /// The ways of holding rows that the row counts allow, and those of the protocols.
 std::vector<RowLayout> TapExplainer::candidates(const TapTensors& tensors,
                                                 const ExplainedTap& tap) const {
@@ -307,13 +321,15 @@ void TapExplainer::explain_values(const Counterpart& counterpart, ExplainedTap& 
       bound && bound->rows() == tensors.tokens()
           ? as_rule(*bound, counterpart.values)
           : tap_limit(options_.rules, tap.diff.tap, type, counterpart.values);
+  const std::optional<WeighedChoice> choice = choice_of(dump_, stage_, tap.diff.tap);
   std::optional<TapFit> nearest;
   std::vector<PutTogether> with_zero_tokens;
   bool fits_without = false;
   const bool holds_copies = are_copies(tensors);
   const auto try_fit = [&](const RowLayout& rows, const ColumnLayout& columns, bool sampled) {
     if (rows.is_partial && (!columns.is_whole() || holds_copies)) return;
-    TapFit fit = fit_of(tensors, rows, columns, rule, sampled, options_.threads);
+    TapFit fit = fit_of(choice ? choice->in_trusted_order(tensors, rows.rows) : tensors, rows,
+                        columns, rule, sampled, options_.threads);
     if (fit.fits()) tap.ways.push_back({fit.views, nonzero_pads(tensors, rows)});
     if (keeps_values_ && fit.complete && counterpart.tap == tap.diff.tap) {
       ZeroTokens zeros = zero_tokens(fit.placed, bound);
@@ -439,8 +455,12 @@ void TapExplainer::explain_ids(const IntegerTensor& trusted_ids, ExplainedTap& t
     if (rows.is_partial) continue;
     std::vector<HeldTensor<std::int64_t>> held;
     std::vector<TokenView> views;
+    std::vector<Matrix<std::int64_t>> in_order = ids;
+    std::int64_t reordered = 0;
     for (std::size_t i = 0; i < ids.size(); ++i) {
-      held.push_back({tap.ranks[i]->at, ids[i], rows.rows[i], false, all_columns});
+      if (tap.diff.tap.ends_with(".gate.ids"))
+        reordered += put_in_trusted_order<std::int64_t>(in_order[i], ids[i], trusted, rows.rows[i]);
+      held.push_back({tap.ranks[i]->at, in_order[i], rows.rows[i], false, all_columns});
       views.push_back({rows.rows[i], {}, {}});
     }
     const auto placed_ids =
@@ -472,6 +492,7 @@ void TapExplainer::explain_ids(const IntegerTensor& trusted_ids, ExplainedTap& t
                                   .ids = whole<std::int64_t>(placed_ids, trusted)});
     if (fewest >= 0 && differing >= fewest) continue;
     fewest = differing;
+    tap.reordered = reordered;
     tap.diff.called = name_of(tap.diff.tap) == "positions" && shifts.size() == 1
                           ? text("all shifted by ", *shifts.begin())
                           : "other ids";

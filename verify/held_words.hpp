@@ -17,7 +17,8 @@ std::string kind_of(const std::vector<TokenView>& ranks);
 std::string columns_in_words(bool holds_block);
 
 /// What is wrong with a layout where another one is due: "shard where full is required", "reversed
-/// rank order", ...
+/// rank order", "row 9 is missing", "tp=1, 2, 3 hold the rows of tp=0: rows 3-9 are missing", "not
+/// trimmed: pads left on", ... The ranks are those of a tensor-parallel group, in order.
 std::string layout_in_words(const std::vector<TokenView>& held,
                             const std::vector<TokenView>& required);
 

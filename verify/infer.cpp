@@ -58,9 +58,17 @@ class Placement {
       sums.find_multiples(rows_);
       sums.explain_rows(rows_);
     }
+    if (options_.nearest > 0) {
+      for (std::size_t r = 0; r < given_.size(); ++r)
+        if (held_[r] != nullptr)
+          explain_nearest(*held_[r], rows_[r], options_.nearest, options_.threads);
+      sums.find_nearest(rows_, options_.nearest);
+      sums.explain_rows(rows_);
+    }
     explain_mixes(held_, trusted_, options_, rows_);
     if (any_unknown()) explain_token_sums(sums);
     settle();
+    if (options_.nearest > 0) explain_suggested(held_, options_.nearest, rows_);
     name_pads(given_, trusted_, options_.step, rows_);
     find_likenesses();
     for (std::size_t r = 0; r < given_.size(); ++r) {

@@ -36,6 +36,9 @@ struct InferOptions {
   /// The trusted columns that a rank with this block holds, in the order in which it holds them:
   /// for packed projections. Absent: equal blocks one after the other.
   std::function<std::vector<std::int64_t>(const ColumnBlock&)> columns_of = {};
+  /// Where values have errors of their own, as bfloat16's have: a row that equals no token is taken
+  /// for the one that is nearer by this factor than any other. 0: is not.
+  double nearest = 0;
   int threads = 1;
 };
 
@@ -67,10 +70,11 @@ struct RowExplanation {
   std::vector<std::int32_t> partners = {};  // places among the ranks given, this one included
   std::vector<RowPiece> pieces = {};        // of a mix or a sum
   double error = 0;                         // max|found - explained| / scale
+  bool is_near = false;                     // a token that is not equal: see InferOptions::nearest
 
   /// The token's value, once, in step `step`.
   bool is_right_token(std::int32_t step) const {
-    return reading == RowReading::token && factor == 1 && row.step == step;
+    return reading == RowReading::token && factor == 1 && row.step == step && !is_near;
   }
   bool operator==(const RowExplanation&) const = default;
 };
@@ -137,6 +141,9 @@ struct InferredTap {
 /// widths.
 InferredTap infer_placement(std::span<const RankRows> ranks, std::span<const TrustedRows> trusted,
                             const InferOptions& options = {});
+
+/// "3", "1/4", "0.7312", "1e+20": whole numbers, fractions as ranks make them, else six digits.
+std::string factor_as_number(double factor);
 
 /// "token 3", "2 x token 3", "PAD of zeros", "summand of token 3, with tp=0, tp=1",
 /// "MIX: columns 0/2 token 3, columns 1/2 token 4", "token 3 of step 0 (stale)", "unknown, most

@@ -47,4 +47,13 @@ void explain_equal_rows(const RankAtHand& rank, std::span<InferredRow> rows, int
 /// Fills in unknown rows that are multiples of a token.
 void explain_multiples(const RankAtHand& rank, std::span<InferredRow> rows, int threads);
 
+/// Fills in unknown rows that are nearer to one token than to any other by the factor `nearest`.
+void explain_nearest(const RankAtHand& rank, std::span<InferredRow> rows, double nearest,
+                     int threads);
+
+/// Fills in unknown rows, too narrow for explain_nearest(), that are nearest to the token which the
+/// rows beside them, or the same row of another rank, suggest.
+void explain_suggested(std::span<const RankAtHand* const> ranks, double nearest,
+                       std::vector<std::vector<InferredRow>>& rows);
+
 }  // namespace tokenview

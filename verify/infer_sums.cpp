@@ -131,7 +131,9 @@ void SumSearch::find(const RowsOfRanks& rows) {
   });
 }
 
-void SumSearch::find_multiples(const RowsOfRanks& rows) {
+template <class MatchesOf>
+void SumSearch::find_further(const RowsOfRanks& rows, double hypotheses,
+                             const MatchesOf& matches_of) {
   std::vector<float> values;
   for (SumGroup& group : groups_) {
     TrustedPool& pool = at(group.members.front()).pool();
@@ -144,16 +146,28 @@ void SumSearch::find_multiples(const RowsOfRanks& rows) {
       if (!are_unknown) continue;
       const SketchedRow total = sum(group, i, values);
       if (total.largest == 0 || !std::isfinite(total.largest)) continue;
-      pool.index_directions();
-      auto matches = pool.multiples(total, total.largest);
+      std::vector<PoolMatch> matches = matches_of(pool, total);
       if (matches.empty() ||
-          pool.chance(matches.front(), usual_factors * double(groups_.size())) > 0.5)
+          pool.chance(matches.front(), hypotheses * double(groups_.size())) > 0.5)
         continue;
       group.sums[std::size_t(i)] = SumGroup::Sum::token;
       group.matches[std::size_t(i)] = std::move(matches);
     }
     count(group);
   }
+}
+
+void SumSearch::find_multiples(const RowsOfRanks& rows) {
+  find_further(rows, usual_factors, [](TrustedPool& pool, const SketchedRow& total) {
+    pool.index_directions();
+    return pool.multiples(total, total.largest);
+  });
+}
+
+void SumSearch::find_nearest(const RowsOfRanks& rows, double nearest) {
+  find_further(rows, 1, [nearest](TrustedPool& pool, const SketchedRow& total) {
+    return pool.nearest(total, nearest);
+  });
 }
 
 namespace {

@@ -39,6 +39,8 @@ class SumSearch {
   void find(const RowsOfRanks& rows);
   /// Multiples of a token, of rows that are still unknown.
   void find_multiples(const RowsOfRanks& rows);
+  /// Sums that are nearer to one token than to any other by the factor `nearest`, likewise.
+  void find_nearest(const RowsOfRanks& rows, double nearest);
   /// Explains the rows that are summands.
   void explain_rows(RowsOfRanks& rows) const;
 
@@ -54,6 +56,10 @@ class SumSearch {
 
  private:
   void list_groups(const RowsOfRanks& rows);
+  /// Takes what `matches_of(pool, sum)` finds for sums over rows that are still unknown;
+  /// `hypotheses`: how many were tried of each block.
+  template <class MatchesOf>
+  void find_further(const RowsOfRanks& rows, double hypotheses, const MatchesOf& matches_of);
   /// Row i as a summand of a group's sum; unknown where it is none.
   InferredRow as_summand(const SumGroup& group, std::int64_t i) const;
   /// Whether a rank brings nothing to any of the group's sums.

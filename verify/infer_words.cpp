@@ -24,14 +24,7 @@ std::string token_words(const RowRun& row, std::int32_t step) {
 
 /// "", "2 x ", "1/4 x ", "0.7312 x ".
 std::string times_words(double factor) {
-  if (factor == 1) return "";
-  for (int divisor = 1; divisor <= 64; ++divisor) {
-    const double times = factor * divisor;
-    if (std::abs(times - std::round(times)) > 1e-9) continue;
-    return divisor == 1 ? text(std::llround(times), " x ")
-                        : text(std::llround(times), '/', divisor, " x ");
-  }
-  return text(factor, " x ");
+  return factor == 1 ? "" : factor_as_number(factor) + " x ";
 }
 
 std::string block_words(const ColumnBlock& block) {
@@ -54,7 +47,8 @@ std::string words_of(const InferredTap& tap, const RowExplanation& e) {
   std::string words;
   switch (e.reading) {
     case RowReading::token:
-      return times_words(e.factor) + columns + token_words(e.row, tap.step);
+      return (e.is_near ? "nearest to " : "") + times_words(e.factor) + columns +
+             token_words(e.row, tap.step);
     case RowReading::pad:
       return e.row.content == PadContent::zero ? "PAD of zeros"
                                                : "PAD with other content, for no token is left";
@@ -104,6 +98,16 @@ bool is_as_claimed(const RowExplanation& found, const RowRun& claimed, const Tok
 }
 
 }  // namespace
+
+std::string factor_as_number(double factor) {
+  constexpr double most = 4096;  // ranks times ranks
+  for (int divisor = 1; divisor <= 64; ++divisor) {
+    const double times = std::round(factor * divisor);
+    if (times == 0 || std::abs(times) > most || std::abs(factor * divisor - times) > 1e-9) continue;
+    return divisor == 1 ? text(std::int64_t(times)) : text(std::int64_t(times), '/', divisor);
+  }
+  return text(factor);
+}
 
 const char* kind_name(const RowExplanation& explanation, std::int32_t step) {
   switch (explanation.reading) {

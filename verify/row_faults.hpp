@@ -9,8 +9,13 @@
 
 namespace tokenview {
 
-/// "[0,1,2]", "[4x0,4x1]", "[d1:0,step0:2,PAD,?]": an inferred rank's rows; what is not known is a
-/// question mark, more than 16 rows are in runs. `dp`: whose rows need no mark.
+/// The trusted rows of draft pass `pass` of the same step, where those of another pass are due: as
+/// if of a step of this number.
+constexpr std::int32_t step_of_pass(std::int64_t pass) { return std::int32_t(-1 - pass); }
+
+/// "[0,1,2]", "[4x0,4x1]", "[d1:0,step0:2,draft1:0,PAD,~5,?]": an inferred rank's rows; ~5 is
+/// nearest to token 5, what is not known is a question mark, more than 16 rows are in runs. `dp`:
+/// whose rows need no mark.
 std::string rows_in_words(const InferredRank& rank, std::int16_t dp, std::int32_t step);
 
 /// "summed twice", "4 times the value", "1/4 of the value": a factor on `ranks` ranks.
@@ -30,5 +35,10 @@ std::string fault_in_words(const std::vector<InferredRank>& ranks,
 /// "other values on tp=1 alone": where some ranks have rows that nothing explains, and the others
 /// none; else empty.
 std::string unknown_ranks_in_words(const std::vector<InferredRank>& ranks);
+
+/// "7 rows where 2 are due": of the first rank whose number of rows is another than required;
+/// empty: none is.
+std::string row_counts_in_words(const std::vector<InferredRank>& ranks,
+                                const std::vector<TokenView>& required);
 
 }  // namespace tokenview

@@ -27,6 +27,8 @@ struct TapTensors {
   std::int16_t dp = 0;
   const HostTensor* trusted = nullptr;      // [tokens, columns]
   std::vector<std::int64_t> segments = {};  // of its columns, each cut by itself
+  /// Of narrow types: what is left may be so much of the change that a term explains.
+  double looseness = 0;
 
   std::int64_t tokens() const { return trusted->rows(); }
 };

@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <limits>
+#include <memory>
 
 #include "reference/program/error.hpp"
 #include "verify/host_matrix.hpp"
@@ -38,14 +41,17 @@ std::optional<double> times_of(const TapTensors& tensors, const std::vector<Rows
       for_all_rows(tensors, rows, [&](const Row& found, std::int64_t token, std::size_t) {
         const Row one = terms.row(token).cast<double>();
         return (error_of(found, token) - more * one).norm() <=
-               close_enough * std::abs(more) * one.norm();
+               (close_enough + tensors.looseness) * std::abs(more) * one.norm();
       });
   if (!explains) return std::nullopt;
   // Whole numbers and simple fractions, as ranks make them.
   const double times = 1 + more;
-  for (int divisor = 1; divisor <= 64; ++divisor)
-    if (std::abs(times * divisor - std::round(times * divisor)) <= close_enough)
-      return std::round(times * divisor) / divisor;
+  for (int divisor = 1; divisor <= 64; ++divisor) {
+    if (tensors.looseness > 0 && tensors.tp_size % divisor != 0) continue;
+    const double whole = std::round(times * divisor);
+    const double allowed = close_enough + divisor * tensors.looseness / 4 * std::abs(more);
+    if (whole != divisor && std::abs(times * divisor - whole) <= allowed) return whole / divisor;
+  }
   return times;
 }
 
@@ -108,23 +114,14 @@ class NormOfTerms {
   std::vector<Matrix<double>> terms_;
 };
 
-bool is_near(const Row& found, const Row& expected) {
-  return found.size() == expected.size() &&
-         (found - expected).norm() <= close_enough * expected.norm();
-}
-
-/// True where the ranks' tensors add up to the trusted one, as summands of it do. What is wrong
-/// before it was added is another fault.
-bool are_summands(const std::vector<HostTensor>& mine, const HostTensor& trusted,
-                  std::int64_t ranks) {
-  if (ranks < 2 || std::ssize(mine) != ranks) return false;
-  const Map whole = as_matrix(trusted);
-  Matrix<double> sum = -whole.cast<double>();
-  for (const HostTensor& summand : mine) {
-    if (summand.rows() != whole.rows() || summand.cols() != whole.cols()) return false;
-    sum += as_matrix(summand).cast<double>();
-  }
-  return sum.norm() <= close_enough * whole.cast<double>().norm();
+/// Whether what was found is `expected` rather than what is due for the token.
+bool is_near(const Row& found, const Row& expected, const TapTensors& tensors, std::int64_t token) {
+  if (found.size() != expected.size()) return false;
+  double allowed = close_enough * expected.norm();
+  if (tensors.looseness > 0)
+    allowed += tensors.looseness *
+               (expected - as_matrix(*tensors.trusted).row(token).cast<double>()).norm();
+  return (found - expected).norm() <= allowed;
 }
 
 /// The terms of a layer's output that are products over all ranks.
@@ -142,7 +139,72 @@ std::vector<std::string> all_terms(std::vector<std::string> known, const std::st
   return known;
 }
 
+/// A term of a tap, and what the tap is with something else in its place.
+struct Place {
+  std::string term;
+  Matrix<double> values;  // [tokens, columns]
+  std::function<Row(std::int64_t token, const Row& instead)> with;
+};
+
+/// The terms of a layer's output that are products, or with `weight` those of a norm's input but
+/// for the stream.
+std::vector<Place> places_of(const std::string& tap, const TapTensors& tensors,
+                             const TrustedStep& trusted, const HostTensor* weight, double eps) {
+  std::vector<Place> places;
+  const auto values_of = [&](const std::string& term) {
+    return Matrix<double>(as_matrix(trusted.values(term)).cast<double>());
+  };
+  if (weight != nullptr) {
+    const auto norm = std::make_shared<NormOfTerms>(tap, trusted, *weight, eps);
+    for (std::size_t i = 1; i < norm->names.size(); ++i)
+      places.push_back({norm->names[i], values_of(norm->names[i]),
+                        [norm, i](std::int64_t token, const Row& instead) {
+                          return norm->with(token, i, instead);
+                        }});
+    return places;
+  }
+  const Matrix<double> whole = as_matrix(*tensors.trusted).cast<double>();
+  for (const std::string& term : all_terms(products_of_layer(tap), tap, trusted)) {
+    if (!trusted.has(term)) continue;
+    const Matrix<double> values = values_of(term);
+    if (values.rows() != whole.rows() || values.cols() != whole.cols()) continue;
+    const Matrix<double> rest = whole - values;
+    places.push_back({term, values, [rest](std::int64_t token, const Row& instead) {
+                        return Row(rest.row(token) + instead);
+                      }});
+  }
+  return places;
+}
+
+/// True where the ranks' tensors add up to the trusted one, as summands of it do. What is wrong
+/// before it was added is another fault.
+bool are_summands(const std::vector<HostTensor>& mine, const Matrix<double>& whole,
+                  const TapTensors& tensors) {
+  if (tensors.tp_size < 2 || std::ssize(mine) != tensors.tp_size) return false;
+  Matrix<double> sum = -whole;
+  for (const HostTensor& summand : mine) {
+    if (summand.rows() != whole.rows() || summand.cols() != whole.cols()) return false;
+    sum += as_matrix(summand).cast<double>();
+  }
+  return sum.norm() <= (close_enough + tensors.looseness) * whole.norm();
+}
+
 }  // namespace
+
+std::optional<HostTensor> sum_of_terms(const std::string& tap, const TrustedStep& trusted) {
+  std::vector<std::string> terms = products_of_layer(tap);
+  if (terms.empty()) return std::nullopt;
+  terms.push_back(layer_before(tap));
+  std::erase_if(terms, [&](const std::string& term) { return !trusted.has(term); });
+  if (terms.size() != 3) return std::nullopt;  // one of the two mixers is not there
+  HostTensor sum = trusted.values(terms.front());
+  for (std::size_t i = 1; i < terms.size(); ++i) {
+    const HostTensor term = trusted.values(terms[i]);
+    if (term.shape != sum.shape) return std::nullopt;
+    for (std::size_t k = 0; k < sum.values.size(); ++k) sum.values[k] += term.values[k];
+  }
+  return sum;
+}
 
 std::optional<MiscountedTerm> miscounted_term_of_norm(const std::string& tap,
                                                       const TapTensors& tensors,
@@ -151,53 +213,77 @@ std::optional<MiscountedTerm> miscounted_term_of_norm(const std::string& tap,
                                                       const HostTensor& weight, double eps) {
   const NormOfTerms norm(tap, trusted, weight, eps);
   const auto p = double(tensors.tp_size);
+  std::optional<MiscountedTerm> nearest;
+  double least = 0;
   // The stream itself, the first term, has a tap of its own; and more of a mixer is less of it.
   for (std::size_t i = 1; i < norm.names.size(); ++i)
     for (const double times : {p, 2.0, 1 / p, 0.0, p * p}) {
+      double left = 0;
       const auto fits = [&](const Row& found, std::int64_t token, std::size_t) {
-        return is_near(found, norm.with(token, i, times * norm.term(i, token)));
+        const Row expected = norm.with(token, i, times * norm.term(i, token));
+        left += found.size() == expected.size() ? (found - expected).squaredNorm() : 0;
+        return is_near(found, expected, tensors, token);
       };
-      if (times != 1 && for_all_rows(tensors, rows, fits))
-        return MiscountedTerm{name_of(norm.names[i]), times};
+      if (times == 1 || !for_all_rows(tensors, rows, fits) || (nearest && left >= least)) continue;
+      nearest = MiscountedTerm{name_of(norm.names[i]), times};
+      least = left;
     }
+  return nearest;
+}
+
+std::optional<std::string> replaced_term(const std::string& tap, const TapTensors& tensors,
+                                         const std::vector<Rows>& rows, const TrustedStep& trusted,
+                                         const HostTensor* weight, double eps,
+                                         const OwnTensors& own, const OwnTensors& added) {
+  for (const Place& place : places_of(tap, tensors, trusted, weight, eps)) {
+    if (!are_summands(own(place.term), place.values, tensors)) continue;
+    const std::vector<HostTensor> instead = added(place.term);
+    if (instead.size() == tensors.ranks.size() &&
+        for_all_rows(tensors, rows, [&](const Row& found, std::int64_t token, std::size_t rank) {
+          const Row mine = as_matrix(instead[rank]).row(token).cast<double>();
+          return is_near(found, place.with(token, mine), tensors, token);
+        }))
+      return name_of(place.term);
+  }
   return std::nullopt;
 }
 
-std::optional<std::string> unreduced_term(const std::string& tap, const TapTensors& tensors,
-                                          const std::vector<Rows>& rows, const TrustedStep& trusted,
-                                          const HostTensor* weight, double eps,
-                                          const OwnTensors& own) {
-  // What the rank itself has of the term, for a token.
-  const auto own_row = [](const std::vector<HostTensor>& mine, std::size_t rank,
-                          std::int64_t token) {
-    return Row(as_matrix(mine[rank]).row(token).cast<double>());
-  };
-  if (weight != nullptr) {
-    const NormOfTerms norm(tap, trusted, *weight, eps);
-    for (std::size_t i = 1; i < norm.names.size(); ++i) {
-      const std::vector<HostTensor> mine = own(norm.names[i]);
-      if (!are_summands(mine, trusted.values(norm.names[i]), tensors.tp_size)) continue;
-      if (for_all_rows(tensors, rows, [&](const Row& found, std::int64_t token, std::size_t rank) {
-            const Row summand = own_row(mine, rank, token);
-            return is_near(found, norm.with(token, i, summand));
-          }))
-        return name_of(norm.names[i]);
-    }
-    return std::nullopt;
-  }
-  const Map whole = as_matrix(*tensors.trusted);
-  for (const std::string& term : all_terms(products_of_layer(tap), tap, trusted)) {
-    if (!trusted.has(term)) continue;
-    const HostTensor value = trusted.values(term);
-    const std::vector<HostTensor> mine = own(term);
-    if (!are_summands(mine, value, tensors.tp_size)) continue;
-    if (for_all_rows(tensors, rows, [&](const Row& found, std::int64_t token, std::size_t rank) {
-          const Row summand = own_row(mine, rank, token);
-          return value.cols() == found.size() &&
-                 is_near(found, whole.row(token).cast<double>() -
-                                    as_matrix(value).row(token).cast<double>() + summand);
-        }))
-      return name_of(term);
+std::optional<MovedTerm> moved_term(const std::string& tap, const TapTensors& tensors,
+                                    const std::vector<Rows>& rows, const TrustedStep& trusted,
+                                    const HostTensor* weight, double eps) {
+  constexpr double clearly = 4;  // nearer than with any other row
+  for (const Place& place : places_of(tap, tensors, trusted, weight, eps)) {
+    const Row zeros = Row::Zero(place.values.cols());
+    MovedTerm moved{name_of(place.term), std::vector<TokenView>(rows.size()),
+                    std::vector<TokenView>(rows.size())};
+    bool any = false;
+    const auto fits = [&](const Row& found, std::int64_t token, std::size_t rank) {
+      std::int64_t best = -1;  // zeros: a pad's
+      Row nearest = place.with(token, zeros);
+      if (found.size() != nearest.size()) return false;
+      double least = (found - nearest).norm(), second = std::numeric_limits<double>::infinity();
+      for (std::int64_t other = 0; other < place.values.rows(); ++other) {
+        Row expected = place.with(token, place.values.row(other));
+        const double left = (found - expected).norm();
+        second = std::min(second, std::max(left, least));
+        if (!(left < least)) continue;
+        least = left;
+        best = other;
+        nearest = std::move(expected);
+      }
+      if (!is_near(found, nearest, tensors, token) || second < clearly * least) return false;
+      const RowRun due{.first = std::int32_t(token), .count = 1, .dp = tensors.dp};
+      RowRun held = due;
+      held.first = std::int32_t(best);
+      moved.due[rank].rows.append(due);
+      if (best < 0)
+        moved.held[rank].rows.append_pads(1);
+      else
+        moved.held[rank].rows.append(held);
+      any |= best != token;
+      return true;
+    };
+    if (for_all_rows(tensors, rows, fits) && any) return moved;
   }
   return std::nullopt;
 }
@@ -288,7 +374,7 @@ bool is_summand_of_shared_expert(const std::string& tap, const TapTensors& tenso
     Row summand = active * w.middleCols(begin, share).cast<double>().transpose();
     if (is_gated) summand /= 1 + std::exp(-double(factors.values[std::size_t(token)]));
     return found.size() == summand.size() &&
-           (found - summand).norm() <= close_enough * summand.norm();
+           (found - summand).norm() <= (close_enough + tensors.looseness) * summand.norm();
   });
 }
 

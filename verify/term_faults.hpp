@@ -25,6 +25,10 @@ std::optional<MiscountedTerm> miscounted_term(const std::string& tap, const TapT
                                               const std::vector<Rows>& rows,
                                               const TrustedStep& trusted);
 
+/// A layer's output from what is trusted of its terms; absent for any other tap, or where one is
+/// not there.
+std::optional<HostTensor> sum_of_terms(const std::string& tap, const TrustedStep& trusted);
+
 /// The same for a norm of the residual stream, `weight` [H] times which plus one it scales: tried
 /// are terms that are left out, summed twice, or divided by the ranks.
 /// Source: transformers modeling_qwen3_next.py, Qwen3NextRMSNorm.
@@ -43,12 +47,26 @@ std::optional<HostTensor> norm_weight(const std::string& tap, const TrustedStep&
 /// The tensors that the ranks have of another tap, in their order; empty where there is none.
 using OwnTensors = std::function<std::vector<HostTensor>(const std::string& tap)>;
 
-/// The term of a layer's output, or with `weight` of a norm, of which each rank has added its own
-/// summand alone: what the dump itself has of that term, where the ranks' add up to it.
-std::optional<std::string> unreduced_term(const std::string& tap, const TapTensors& tensors,
-                                          const std::vector<Rows>& rows, const TrustedStep& trusted,
-                                          const HostTensor* weight, double eps,
-                                          const OwnTensors& own);
+/// The term of a layer's output, or with `weight` of a norm, in place of which each rank has added
+/// `added`, [tokens, columns]: its own summand alone, or a sum over other ranks. `own` are the
+/// ranks' summands, which the dump itself has and which add up to the term.
+std::optional<std::string> replaced_term(const std::string& tap, const TapTensors& tensors,
+                                         const std::vector<Rows>& rows, const TrustedStep& trusted,
+                                         const HostTensor* weight, double eps,
+                                         const OwnTensors& own, const OwnTensors& added);
+
+/// A term that was added to other rows than its own.
+struct MovedTerm {
+  std::string term;
+  std::vector<TokenView> held, due;  // of each rank: the term's rows, at the tap's tokens
+};
+
+/// The term of a layer's output, or with `weight` of a norm, of which the ranks have added other
+/// rows: for each row of the tap the one row of the term, or zeros, that explains it.
+/// Time: rows x tokens x columns where it is found.
+std::optional<MovedTerm> moved_term(const std::string& tap, const TapTensors& tensors,
+                                    const std::vector<Rows>& rows, const TrustedStep& trusted,
+                                    const HostTensor* weight, double eps);
 
 /// True where each rank's rows of `tap`, the shared expert of a sparse block, are what the rank's
 /// block of the intermediate columns gives: a summand, whose partners hold other rows.

@@ -24,6 +24,7 @@ struct PoolMatch {
   double factor = 1;
   double difference = 0;  // max|row - factor * token|
   double error = 0;       // of the scale
+  bool is_near = false;   // nearest, and not equal
 };
 
 /// The nearest of 1..64, 1/2..1/64 and k/m up to 8/8, of either sign.
@@ -61,6 +62,15 @@ class TrustedPool {
   /// The blocks that the row is a multiple of; k, 1/k or k/m exactly where it is as near. Needs
   /// index_directions().
   std::vector<PoolMatch> multiples(const SketchedRow& row, double largest) const;
+
+  /// The block that is nearer (L2) to the row than any other by `factor`, and than zeros, with
+  /// those that are no further from it than the row; nothing where there is none.
+  std::vector<PoolMatch> nearest(const SketchedRow& row, double factor) const;
+
+  /// Of all tokens' blocks `block`, of blocks(), that which is nearest to the row, where zeros are
+  /// further by `factor`.
+  std::optional<PoolMatch> nearest_of(std::int16_t block, const SketchedRow& row,
+                                      double factor) const;
 
   /// Whether some block may be as the sketch says: false where none is.
   bool may_equal(const RowSketch& sketch, double largest) const;
@@ -100,6 +110,11 @@ class TrustedPool {
     std::int32_t token;
     std::int16_t block;
   };
+  /// The candidate as the nearest to the row: difference and error.
+  PoolMatch measured(const Candidate& candidate, const SketchedRow& row) const;
+  /// L2, of the row and a candidate's block.
+  double distance(const SketchedRow& row, const Candidate& candidate) const;
+
   void find_blocks(std::int64_t total, const InferOptions& options);
   void sketch_all();
   void find_spreads();

@@ -85,6 +85,67 @@ std::optional<RowLikeness> TrustedPool::likeness(const SketchedRow& row) const {
   return most;
 }
 
+double TrustedPool::distance(const SketchedRow& row, const Candidate& candidate) const {
+  thread_local std::vector<float> buffer;
+  const float* const block = values_of(candidate.token, candidate.block, buffer);
+  double squares = 0;
+  for (std::int64_t c = 0; c < width(); ++c) {
+    const double difference = double(row.values[c]) - block[c];
+    squares += difference * difference;
+  }
+  return std::sqrt(squares);
+}
+
+PoolMatch TrustedPool::measured(const Candidate& candidate, const SketchedRow& row) const {
+  thread_local std::vector<float> buffer;
+  const float* const block = values_of(candidate.token, candidate.block, buffer);
+  PoolMatch match{.token = candidate.token, .block = candidate.block, .is_near = true};
+  for (std::int64_t c = 0; c < width(); ++c)
+    match.difference = std::max(match.difference, std::abs(double(row.values[c]) - block[c]));
+  match.error = match.difference / scale(row.largest);
+  return match;
+}
+
+std::vector<PoolMatch> TrustedPool::nearest(const SketchedRow& row, double factor) const {
+  /// Noise comes as near to some token as rarely as this, at most, where nearness explains.
+  constexpr double rare = 0.05;
+  if (!std::isfinite(row.largest) || row.largest == 0 || order_.empty()) return {};
+  std::vector<double> distances;
+  for (const Candidate& candidate : order_) distances.push_back(distance(row, candidate));
+  const auto best = std::ranges::min_element(distances) - distances.begin();
+  const double least = distances[std::size_t(best)];
+  std::vector<float> zeros(std::size_t(width()), 0), buffer;
+  const Candidate& first = order_[std::size_t(best)];
+  if (factor * least > distance({zeros.data(), {}, 0}, first)) return {};
+  std::vector<PoolMatch> matches = {measured(first, row)};
+  for (std::size_t i = 0; i < order_.size(); ++i) {
+    if (std::ptrdiff_t(i) == best || distances[i] >= factor * least) continue;
+    // As near to the best as that to the row: not to be told from it.
+    if (distance({values_of(order_[i].token, order_[i].block, buffer), {}, 0}, first) > least)
+      return {};
+    if (matches.size() < most_matches) matches.push_back(measured(order_[i], row));
+  }
+  if (chance(matches.front(), 1) > rare) return {};
+  return matches;
+}
+
+std::optional<PoolMatch> TrustedPool::nearest_of(std::int16_t block, const SketchedRow& row,
+                                                 double factor) const {
+  const std::vector<float> zeros(std::size_t(width()), 0);
+  const Candidate* best = nullptr;
+  double least = 0;
+  for (const Candidate& candidate : order_) {
+    if (candidate.block != block) continue;
+    const double found = distance(row, candidate);
+    if (best != nullptr && !(found < least)) continue;
+    best = &candidate;
+    least = found;
+  }
+  if (best == nullptr || !(factor * least <= distance({zeros.data(), {}, 0}, *best)))
+    return std::nullopt;
+  return measured(*best, row);
+}
+
 std::int64_t TrustedPool::affordable_rows() const {
   return std::max<std::int64_t>(8, 2'000'000'000 / (std::int64_t(order_.size()) * width() + 1));
 }
