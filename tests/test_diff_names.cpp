@@ -265,4 +265,30 @@ BOOST_AUTO_TEST_CASE(summands_that_any_rank_may_have_wrong_blame_none) {
   BOOST_TEST(first.called.find("alone") == std::string::npos, first.called);
 }
 
+BOOST_AUTO_TEST_CASE(two_rows_of_one_rank_are_another_order) {
+  EditedDump full = fulls();
+  const std::string tap = layer + ".post_attention_layernorm";
+  std::vector<float> values = full.values(2, taps + tap);
+  swap_rows(values, 4, 9);
+  full.set(2, taps + tap, values);
+  BOOST_TEST(first_at(full, "target/" + tap).called == "rows in another order");
+}
+
+// Which summand of a row is wrong cannot be told; and that all ranks have theirs is right.
+BOOST_AUTO_TEST_CASE(a_wrong_sum_blames_no_rank) {
+  const std::string tap = "model.layers.0.mlp.shared_expert";
+  for (const bool is_zero : {false, true}) {
+    EditedDump full = fulls();
+    std::vector<float> values = full.values(3, taps + tap);
+    if (is_zero)
+      std::fill_n(values.begin() + 8 * hidden, hidden, 0.0F);
+    else
+      values[2 * hidden + 54] += 1e-3F;
+    full.set(3, taps + tap, values);
+    const std::string called = first_at(full, "target/" + tap).called;
+    BOOST_TEST(called.find("alone") == std::string::npos, called);
+    BOOST_TEST(called.find("never added") == std::string::npos, called);
+  }
+}
+
 }  // namespace tokenview

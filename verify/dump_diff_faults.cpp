@@ -266,7 +266,10 @@ std::string fault_of_terms(const DumpFile& dump, const TrustedSide& side, const 
                  : "every row times the same factors by column";
   const std::string weight = shared_expert_weight(tap.diff.tap);
   const std::optional<HostTensor> down = weight.empty() ? std::nullopt : side.weight(weight);
-  if (down &&
+  const auto differ = [](const Rows& a, const Rows& b) { return !same_rows(a, b); };
+  const bool are_of_other_rows =
+      std::ranges::adjacent_find(tap.nearest, differ) != tap.nearest.end();
+  if (down && are_of_other_rows &&
       is_summand_of_shared_expert(tap.diff.tap, tensors, tap.nearest, *stage.trusted, *down)) {
     tap.diff.detail = text(
         "each rank has what its block of the intermediate columns gives for its "

@@ -203,6 +203,11 @@ std::string layout_in_words(const std::vector<TokenView>& held,
     if (const std::string exchange = exchange_in_words(held, required); !exchange.empty())
       return missing.empty() ? exchange : text(exchange, ": ", missing);
     if (!missing.empty() && are_some_of(held, required)) return missing;
+    bool is_order = false;  // of some ranks, where the others have their rows
+    for (std::size_t i = 0; i < held.size(); ++i) is_order |= are_reordered(held[i], required[i]);
+    for (std::size_t i = 0; i < held.size(); ++i)
+      is_order &= same_rows(held[i].rows, required[i].rows) || are_reordered(held[i], required[i]);
+    if (is_order) return "rows in another order";
   }
   const std::string found = kind_of(held), wanted = kind_of(required);
   // Complete values where summands are due may be those of another module's end.

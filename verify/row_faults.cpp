@@ -223,6 +223,9 @@ std::string unknown_ranks_in_words(const std::vector<InferredRank>& ranks) {
     }
     return std::pair(count, names);
   };
+  // What is wrong with a sum may be any rank's.
+  if (std::ranges::any_of(ranks, [](const InferredRank& r) { return r.view.sum.is_partial(); }))
+    return {};
   auto [count, names] = ranks_with(is_unknown);
   if (count == 0)  // then those that are near what is due, and may be right
     std::tie(count, names) = ranks_with([](const InferredRow& row) { return row.best.is_near; });
