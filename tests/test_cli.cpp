@@ -72,6 +72,15 @@ std::vector<Json> records(const std::string& lines) {
   return parsed;
 }
 
+/// The records of a run but the first, which starts it.
+std::vector<Json> behind_start(const std::string& lines) {
+  std::vector<Json> parsed = records(lines);
+  BOOST_TEST_REQUIRE(!parsed.empty());
+  BOOST_TEST(parsed.front()["kind"] == "start");
+  parsed.erase(parsed.begin());
+  return parsed;
+}
+
 std::int64_t count_kind(const std::vector<Json>& all, const std::string& kind) {
   return std::count_if(all.begin(), all.end(), [&](const Json& r) { return r["kind"] == kind; });
 }
@@ -387,7 +396,7 @@ BOOST_AUTO_TEST_CASE(every_record_has_the_common_keys) {
   BOOST_TEST(end.code == 2);
   BOOST_TEST(end.error_lines() == 1);
   const std::vector<Json> all = records(end.out);
-  const std::set<std::string> kinds = {"tap", "case", "finding", "summary"};
+  const std::set<std::string> kinds = {"start", "tap", "case", "finding", "summary"};
   for (const Json& record : all) {
     BOOST_TEST(record["schema"] == "tokenview.report");
     BOOST_TEST(record["version"] == 1);
@@ -638,8 +647,29 @@ BOOST_AUTO_TEST_CASE(info_shows_configuration_legal_tp_cases_and_provenance) {
   BOOST_TEST(contains(run({"info", "-vv", goldens().small}).out, "weight mtp.fc.weight: float32"));
 }
 
+BOOST_AUTO_TEST_CASE(a_run_in_records_says_first_that_it_starts) {
+  const std::vector<std::string> command = {"run", "--tp", "1", "--tokens", "2"};
+  BOOST_TEST(!contains(run(command).out, "\"start\""));
+  std::vector<std::string> in_records = command;
+  in_records.insert(in_records.end(), {"--format", "jsonl"});
+  const Json start = records(run(in_records).out).front();
+  BOOST_TEST(start["kind"] == "start");
+  BOOST_TEST(start["command"] == "run");
+  BOOST_TEST(start["program"].get<std::string>().starts_with("tokenview "));
+  // So does one that is refused: what follows in the same file is not taken for the whole.
+  in_records.insert(in_records.end(), {"--protocol", "C"});
+  const Ended refused = run(in_records);
+  BOOST_TEST(refused.code == 2);
+  BOOST_TEST(behind_start(refused.out).empty());
+  // Of several processes the first speaks.
+  const Surroundings second = {
+      .variables = {{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}}};
+  BOOST_TEST(!contains(run({"devices", "--format", "jsonl"}, second).out, "\"start\""));
+}
+
 BOOST_AUTO_TEST_CASE(info_in_records_has_the_same) {
-  const std::vector<Json> all = records(run({"info", "--format", "jsonl", goldens().small}).out);
+  const std::vector<Json> all =
+      behind_start(run({"info", "--format", "jsonl", goldens().small}).out);
   BOOST_TEST_REQUIRE(all.size() == 4u);
   BOOST_TEST(all[0]["kind"] == "file");
   BOOST_TEST(all[0]["legal_tp"] == Json({1, 2, 4, 8}));
@@ -653,7 +683,7 @@ BOOST_AUTO_TEST_CASE(info_in_records_has_the_same) {
 BOOST_AUTO_TEST_CASE(info_in_records_names_a_file_that_cannot_be_read) {
   const Ended end = run({"info", "--format", "jsonl", "nowhere.h5", goldens().small});
   BOOST_TEST(end.code == 2);
-  const std::vector<Json> all = records(end.out);
+  const std::vector<Json> all = behind_start(end.out);
   BOOST_TEST_REQUIRE(all.size() == 5u);
   BOOST_TEST(all[0]["verdict"] == "error");
   BOOST_TEST(all[0]["file"] == "nowhere.h5");

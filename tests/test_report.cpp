@@ -227,6 +227,72 @@ BOOST_AUTO_TEST_CASE(a_run_without_its_last_summary_is_an_error) {
   BOOST_TEST(results.cases[0].verb == "unknown");
 }
 
+namespace {
+
+ReportRecord start_of(const std::string& verb) {
+  ReportRecord record{.kind = "start"};
+  record.more = {{"command", verb}};
+  return record;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(a_run_that_is_cut_is_an_error_though_another_follows) {
+  const Records whole = {start_of("run"), end_of_run("match")};
+  Records records = {start_of("check"), tap("model.norm", 0, false)};
+  records.insert(records.end(), whole.begin(), whole.end());
+  records.push_back(start_of("run"));  // refused, or killed before it had anything to say
+  records.insert(records.end(), whole.begin(), whole.end());
+  const Results results = results_of(records);
+  BOOST_REQUIRE(results.cases.size() == 4);
+  const std::vector<std::size_t> broken = {0, 2}, good = {1, 3};
+  for (const std::size_t i : broken) {
+    BOOST_TEST((results.cases[i].outcome == Outcome::error));
+    BOOST_TEST(contains(results.cases[i].problems.front().message, "another run starts"));
+  }
+  BOOST_TEST(results.cases[2].problems.front().line == 6);
+  BOOST_TEST(results.cases[0].name != results.cases[2].name);
+  for (const std::size_t i : good) BOOST_TEST((results.cases[i].outcome == Outcome::passed));
+  BOOST_TEST(results.runs.size() == 4);
+}
+
+BOOST_AUTO_TEST_CASE(whole_runs_one_behind_the_other_are_no_error) {
+  const Records run = {start_of("run"), end_of_run("match")};
+  Records records = run;
+  records.insert(records.end(), run.begin(), run.end());
+  records.push_back(end_of_run("match"));  // of a release that says no start
+  const Results results = results_of(records);
+  BOOST_TEST(results.cases.size() == 3);
+  BOOST_TEST(results.num_news() == 0);
+}
+
+BOOST_AUTO_TEST_CASE(a_summary_that_counts_other_records_than_there_are_is_an_error) {
+  const auto problem_of = [](std::int64_t said) -> std::string {
+    ReportRecord missing = tap("mtp.fc", 0, true);
+    missing.verdict = "missing";
+    ReportRecord of_case{
+        .kind = "case", .file = "a.h5", .case_name = "prefill", .verdict = "match"};
+    ReportRecord end{.kind = "summary", .verdict = "match"};
+    end.more = {{"verb", "check"}, {"taps", said}};
+    const Results results =
+        results_of({tap("model", 0, false), tap("model.norm", 0, false), missing, of_case, end});
+    BOOST_TEST((results.cases.back().outcome == Outcome::error) == (results.cases.size() == 2));
+    return results.cases.size() < 2 ? "" : results.cases.back().problems.front().message;
+  };
+  BOOST_TEST(problem_of(2) == "");  // a verb may count what is missing, or not
+  BOOST_TEST(problem_of(3) == "");
+  BOOST_TEST(contains(problem_of(4), "counts 4 taps, found 3"));  // one is lost
+  BOOST_TEST(contains(problem_of(1), "counts 1 tap, found 3"));   // another run's are among them
+}
+
+BOOST_AUTO_TEST_CASE(a_configuration_that_is_lost_is_an_error) {
+  ReportRecord of_case{.kind = "case", .case_name = "B tp=2", .verdict = "match"};
+  ReportRecord end{.kind = "summary", .verdict = "match"};
+  end.more = {{"verb", "check --matrix"}, {"configurations", std::int64_t{2}}};
+  BOOST_TEST(results_of({of_case, of_case, end}).num_news() == 0);
+  BOOST_TEST(results_of({of_case, end}).num_news() == 1);
+}
+
 BOOST_AUTO_TEST_CASE(a_run_that_fails_without_a_failing_case_fails) {
   ReportRecord good{.kind = "case", .file = "a.h5", .case_name = "one", .verdict = "match"};
   ReportRecord end{.kind = "summary", .verdict = "difference"};

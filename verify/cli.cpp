@@ -15,6 +15,7 @@
 #include <system_error>
 #include <thread>
 
+#include "comm_sim/transport/process_rank.hpp"
 #include "reference/program/error.hpp"
 #include "reference/program/nearest.hpp"
 #include "tokenview_version.hpp"
@@ -22,6 +23,7 @@
 #include "verify/interrupt.hpp"
 #include "verify/not_here.hpp"
 #include "verify/protocol_page.hpp"
+#include "verify/report.hpp"
 #include "verify/scenario_schema.hpp"
 
 namespace tokenview {
@@ -126,6 +128,27 @@ Exit generate(const CLI::App& app, const std::string& what) {
   return Exit::match;
 }
 
+bool is_first_process() {
+  try {
+    const auto process = process_rank();
+    return !process || process->rank == 0;
+  } catch (const UsageError&) {  // the verb says so where it matters
+    return true;
+  }
+}
+
+/// The first record of a run, printed before anything can go wrong: a reader knows by it a run that
+/// was cut off, or refused, though another one follows in the same file.
+void print_start(const CLI::App& verb) {
+  const CLI::Option* const format = verb.get_option_no_throw("--format");
+  if (format == nullptr || format->empty() || format->results().back() != "jsonl" ||
+      !is_first_process())
+    return;
+  ReportRecord start{.kind = "start"};
+  start.more = {{"command", verb.get_name()}, {"program", text("tokenview ", build::version)}};
+  std::cout << json_line(start) << std::endl;
+}
+
 Exit run(std::span<const Verb* const> verbs, int argc, char** argv) {
   CLI::App app(
       "Checks which rank of a tensor-parallel MoE model holds which token, and its numbers",
@@ -151,7 +174,10 @@ Exit run(std::span<const Verb* const> verbs, int argc, char** argv) {
   if (!program.generate.empty()) return generate(app, program.generate);
 
   for (std::size_t i = 0; i < verbs.size(); ++i)
-    if (app.got_subcommand(verbs[i]->name)) return program.actions[i]();
+    if (app.got_subcommand(verbs[i]->name)) {
+      print_start(*app.get_subcommand(verbs[i]->name));
+      return program.actions[i]();
+    }
   throw UsageError(text("no verb is given, expected one of ", joined(verb_names(verbs)),
                         "; see tokenview --help"));
 }
