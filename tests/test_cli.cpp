@@ -13,6 +13,8 @@
 #include <sstream>
 #include <thread>
 
+#include "reference/program/config_json.hpp"
+#include "reference/program/presets.hpp"
 #include "tests/boost_test.hpp"
 #include "tests/cli_run.hpp"
 #include "verify/golden_file.hpp"
@@ -713,6 +715,72 @@ BOOST_AUTO_TEST_CASE(info_lists_the_ranks_and_steps_of_a_dump) {
        {"dump of 1 rank", "rank 1: tp=1/2", "step 0: T = 2, 1 draft step, 2 taps",
         "target/model.norm: float32 [2, 3]", "step0/mtp.fc: float32 [1, 3]"})
     BOOST_TEST(contains(end.out, part), part);
+}
+
+// ---- what tells configurations apart
+
+std::string configuration_of(const std::vector<std::string>& more, const std::string& folder = "") {
+  std::vector<std::string> words = {"run", "--tp", "2", "--format", "jsonl"};
+  words.insert(words.end(), more.begin(), more.end());
+  const Ended end = run(words, {.folder = folder});
+  BOOST_TEST_REQUIRE(end.code < 2, end.err);
+  return records(end.out).back()["case"];
+}
+
+BOOST_AUTO_TEST_CASE(every_option_that_changes_a_run_is_in_the_name_of_its_configuration) {
+  const std::string& golden = goldens().small;
+  const std::vector<std::vector<std::string>> options = {
+      {"--model", golden, "--case", "a"},
+      {"--model", golden, "--case", "b"},
+      {"--model", golden, "--case", "a", "--numeric"},
+      {"--model", golden, "--case", "a", "--dp", "2"},
+      {"--model", golden, "--case", "a,b", "--dp", "2"},
+      {"--tokens", "4"},
+      {"--tokens", "5"},
+      {"--runner", "V2"},
+      {"--graph-sizes", "16"},
+      {"--graph-sizes", "16,32"},
+      {"--aux-layers", "0,2"},
+      {"--dispatch", "naive"},
+      {"--ep"},
+      {"--draft-steps", "1"},
+      {"--draft-steps", "1", "--correct-target"},
+      {"--draft-steps", "1", "--disable-padded-drafter-batch"},
+      {"--engine", "vllm-0.27.1"},
+  };
+  std::set<std::string> names;
+  for (const std::vector<std::string>& more : options)
+    BOOST_TEST(names.insert(configuration_of(more)).second, *names.begin());
+}
+
+BOOST_AUTO_TEST_CASE(no_folder_is_in_the_name_of_a_configuration) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directories(folder.file("model"));
+  write_bytes(folder.file("model/config.json"), write_config_json(*preset("qwen3-next")));
+  const std::string here = configuration_of({"--model", "small.h5", "--case", "a"},
+                                            std::filesystem::path(goldens().small).parent_path());
+  BOOST_TEST(here == configuration_of({"--model", goldens().small, "--case", "a"}));
+  BOOST_TEST(here.starts_with("small.h5 S tp=2 dp=1 case a"));
+  for (const std::string& name :
+       {folder.file("model"), folder.file("model/"), folder.file("model/config.json")})
+    BOOST_TEST(configuration_of({"--model", name}).starts_with("model S "), name);
+  BOOST_TEST(
+      configuration_of({"--model", "config.json"}, folder.file("model")).starts_with("model S "));
+}
+
+BOOST_AUTO_TEST_CASE(a_baseline_of_one_case_knows_nothing_of_another) {
+  const TemporaryFolder folder;
+  const auto lines_of = [&](const std::string& name) {
+    const std::string file = folder.file(name + ".jsonl");
+    write_bytes(file, run({"run", "--model", goldens().small, "--case", name, "--protocol", "B",
+                           "--tp", "2", "--ep", "--draft-steps", "1", "--format", "jsonl"})
+                          .out);
+    return file;
+  };
+  const std::string known = folder.file("known.json"), a = lines_of("a"), b = lines_of("b");
+  run({"report", a, "--write-baseline", known, "--reason", "x", "--expires", "2100-01-01"});
+  BOOST_TEST(run({"report", a, "--baseline", known}).code == 0);
+  BOOST_TEST(run({"report", b, "--baseline", known}).code == 1);
 }
 
 // ---- shrink

@@ -86,8 +86,8 @@ Exit cost(const CostArguments& arguments) {
   const double ratio = without > 0 ? least / without : 0;
   if (records) {
     ReportRecord summary{.kind = "summary"};
-    summary.case_name =
-        text(arguments.model, ' ', in_words(arguments.parallel), " requests ", arguments.requests);
+    summary.case_name = text(model_name(arguments.model), ' ', in_words(arguments.parallel),
+                             " requests ", arguments.requests);
     summary.verdict = p == 1 ? "one rank" : ratio < 1 ? "pays" : "does not pay";
     summary.more = {{"verb", "cost"},
                     {"best", std::string(best)},

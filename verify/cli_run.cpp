@@ -34,6 +34,8 @@ namespace tokenview {
 namespace {
 
 constexpr std::int64_t max_degree = 32;
+constexpr Word<RunnerVersion> runners[] = {{"V1", RunnerVersion::V1}, {"V2", RunnerVersion::V2}};
+
 constexpr std::int64_t most_numeric_rows = 512;  // of all dp ranks: half a minute on the tiny model
 
 struct RunArguments {
@@ -179,13 +181,38 @@ class RunWeights {
   std::unique_ptr<WeightSource> own_;
 };
 
-/// "qwen3.5-moe B tp=4 dp=1 ep requests 10, 1 draft step": what tells two runs apart.
-std::string configuration_in_words(const RunArguments& arguments, const ParallelPlan& plan) {
-  std::string words = text(arguments.model(), ' ', to_string(plan.protocol), ' ',
-                           in_words(arguments.parallel), " requests ", arguments.requests);
+std::string listed(const std::vector<std::int64_t>& numbers) {
+  std::string words;
+  for (const std::int64_t number : numbers) words += text(words.empty() ? "" : ",", number);
+  return words;
+}
+
+/// "qwen3.5-moe B tp=4 dp=1 ep requests 10, 1 draft step": what tells two runs apart, every option
+/// that may change what comes out, from whichever folder it is typed.
+std::string configuration_in_words(const RunArguments& arguments, const ParallelPlan& plan,
+                                   const Executor& executor) {
+  std::string words = text(model_name(arguments.model()), ' ', to_string(plan.protocol), ' ',
+                           in_words(arguments.parallel));
+  if (arguments.cases.empty()) words += " requests " + arguments.requests;
+  for (std::size_t step = 0; step < arguments.cases.size(); ++step)
+    words += (step == 0 ? " case " : " then ") + arguments.cases[step];
   if (arguments.draft_steps > 0) words += ", " + plural(arguments.draft_steps, "draft step");
+  if (arguments.correct_target) words += ", a correct target";
+  if (arguments.unpadded) words += ", no padded drafter batch";
   if (arguments.engine) words += ", " + *arguments.engine;
+  if (arguments.backend) words += ", " + *arguments.backend;
+  if (arguments.dispatch != Dispatch::allgather_reducescatter)
+    words += text(", dispatch ", to_string(arguments.dispatch));
+  if (arguments.runner) words += text(", runner ", word_of(runners, *arguments.runner));
+  if (!arguments.graph_sizes.empty())
+    words += text(", graph sizes ", listed(arguments.graph_sizes));
+  if (!arguments.aux_layers.empty()) words += text(", aux layers ", listed(arguments.aux_layers));
   for (const std::string& fault : arguments.faults) words += ", fault " + fault;
+  if (arguments.numeric) words += ", numeric";
+  if (executor.device != Device::cpu) words += text(" on ", word_of(device_words, executor.device));
+  if (executor.comm != CommKind::sim) words += text(" over ", to_string(executor.comm));
+  if (!arguments.checkpoint.empty() && arguments.named_model)
+    words += ", weights of " + model_name(arguments.checkpoint);
   return words;
 }
 
@@ -241,6 +268,7 @@ Exit run(const RunArguments& arguments) {
   layout.runner.padded_drafter = !arguments.unpadded;
   if (arguments.runner) layout.runner.version = *arguments.runner;
   const ParallelPlan& plan = layout.plan;
+  const std::string name = configuration_in_words(arguments, plan, executor);
   std::vector<std::int64_t> hits(faults.size(), 0);
   ParallelRun configuration{.config = config,
                             .plan = plan,
@@ -287,7 +315,7 @@ Exit run(const RunArguments& arguments) {
       dump_run(executor, configuration, weights.source(),
                {arguments.dump,
                 text("tokenview ", build::version, " run, protocol ", to_string(plan.protocol)),
-                !arguments.strip});
+                !arguments.strip, name});
   }
   const std::optional<Blame> blame = blame_of(configuration);
   const RepairSearch search = blame ? find_repairs(configuration) : RepairSearch{};
@@ -311,7 +339,8 @@ Exit run(const RunArguments& arguments) {
                       : nothing_compared ? "nothing compared"
                       : matches          ? "match"
                                          : "difference";
-    summary.case_name = configuration_in_words(arguments, plan);
+    if (!arguments.cases.empty()) summary.file = arguments.model();
+    summary.case_name = name;
     summary.more = {{"verb", "run"},
                     {"model", arguments.model()},
                     {"protocol", std::string(to_string(plan.protocol))},
@@ -319,10 +348,11 @@ Exit run(const RunArguments& arguments) {
                     {"dp", arguments.parallel.dp},
                     {"pp", arguments.parallel.pp},
                     {"expert_parallel", arguments.parallel.enable_expert_parallel},
-                    {"requests", arguments.requests},
+                    {"requests", arguments.cases.empty() ? arguments.requests : ""},
                     {"draft_steps", arguments.draft_steps},
                     {"findings", std::int64_t(result.findings.size())},
                     {"detail", result.error}};
+    if (!arguments.cases.empty()) summary.more.emplace_back("golden_cases", arguments.cases);
     if (numbers) {
       summary.more.emplace_back("taps", numbers->taps);
       summary.more.emplace_back("values", numbers->values);
@@ -474,8 +504,6 @@ std::shared_ptr<RunArguments> add_arguments(CLI::App& app) {
                "Dumps without annotations: rows and columns are left to the reader");
   add_numbers(app, "--aux-layers", arguments->aux_layers,
               "Auxiliary hidden states, captured before these layers: 0,2,4");
-  static constexpr Word<RunnerVersion> runners[] = {{"V1", RunnerVersion::V1},
-                                                    {"V2", RunnerVersion::V2}};
   add_choice(app, "--runner", arguments->runner, runners,
              "Generation of the model runner; default: V1, or the engine's");
   add_numbers(app, "--graph-sizes", arguments->graph_sizes,

@@ -247,6 +247,7 @@ void write_dump_diff(std::ostream& out, const DiffSides& sides, const DumpDiffRe
   summary.more.insert(summary.more.end(), {{"verb", "diff"},
                                            {"trusted", sides.trusted},
                                            {"parallel", sides.parallel},
+                                           {"label", sides.label},
                                            {"steps", result.steps},
                                            {"taps", result.compared},
                                            {"values", result.values},

@@ -15,6 +15,7 @@
 #include "reference/program/error.hpp"
 #include "verify/hdf5_text.hpp"
 #include "verify/interrupt.hpp"
+#include "verify/path_names.hpp"
 #include "verify/report.hpp"
 
 namespace tokenview {
@@ -418,7 +419,8 @@ class Sorter {
     const std::string trusted = text_in(record, "trusted");
     take_the_rest(trusted.empty()
                       ? ""
-                      : joined_by(", ", {text_in(record, "parallel"), "held against " + trusted}));
+                      : joined_by(", ", {text_in(record, "parallel"), "held against " + trusted}),
+                  text_in(record, "label"));
     const auto of_run = std::ranges::subrange(results_.cases.begin() + std::ptrdiff_t(first_case_),
                                               results_.cases.end());
     if (!is_good(verdict) && std::ranges::all_of(of_run, [](const ResultCase& result) {
@@ -430,7 +432,8 @@ class Sorter {
   }
 
   /// Configurations without a record of their own: steps of a dump, files that cannot be read.
-  void take_the_rest(const std::string& title) {
+  /// `label`: what tells the run from others of its verb.
+  void take_the_rest(const std::string& title, const std::string& label = {}) {
     std::vector<Problem> of_all_steps;
     for (auto own = pending_.begin(); own != pending_.end(); ++own) {
       const auto& [file, case_name, step, dp] = own->first;
@@ -446,7 +449,10 @@ class Sorter {
       if (result.problems.empty() && result.taps.empty()) continue;
       result.file = file;
       result.title = title;
-      if (result.name.empty()) result.name = file.empty() ? source_ : file;
+      if (result.name.empty() && label.empty())
+        result.name = file.empty() ? source_ : file_name(file);
+      else
+        result.name = joined_by(" of ", {result.name, label});
       if (step > 0) result.name += text(", engine step ", step);
       if (dp > 0) result.name += text(", dp rank ", dp);
       if (!of_all_steps.empty()) {
