@@ -138,7 +138,7 @@ BOOST_AUTO_TEST_CASE(a_baseline_of_one_dump_knows_nothing_of_another) {
     const TemporaryFolder own;
     write_diff(folder.file(protocol),
                dumped(own, {"--case", "prefill_t4", "--protocol", protocol, "--tp", "2", "--fault",
-                            "scale:linear@model.layers.1.mlp.shared_expert,factor=2,tp=1"}));
+                            "scale:norm@model.layers.1.linear_attn,factor=2,tp=1"}));
     return folder.file(protocol);
   };
   const std::string c = faulty("C"), d = faulty("D"), known = folder.file("known.json");
@@ -162,7 +162,7 @@ BOOST_AUTO_TEST_CASE(dumps_without_a_label_are_told_apart_by_their_folder) {
     const Results results = read_results({folder.file("jsonl")});
     BOOST_TEST_REQUIRE(!results.cases.empty());
     for (const ResultCase& result : results.cases) {
-      BOOST_TEST(contains(result.name, text("tp=2 dp=1 in ", name, " against golden.h5")),
+      BOOST_TEST(contains(result.name, text("tp=2 dp=1 ep in ", name, " against golden.h5")),
                  result.name);
       BOOST_TEST(names.insert(result.name).second, result.name);
     }
