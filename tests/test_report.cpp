@@ -2,6 +2,7 @@
 // Records of the program, read again, and what is written from them.
 #include <boost/test/data/monomorphic.hpp>
 #include <boost/test/data/test_case.hpp>
+#include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -546,6 +547,32 @@ BOOST_AUTO_TEST_CASE(xml_has_no_character_that_xml_lacks) {
   BOOST_TEST(contains(xml, "b=\"\xef\xbf\xbd&quot;&lt;\""), xml);
   BOOST_TEST(contains(xml, "\xef\xbf\xbd]]&gt;"), xml);
   BOOST_TEST(contains(xml, "&amp;</a>"), xml);
+}
+
+BOOST_AUTO_TEST_CASE(where_nothing_can_be_drawn_every_other_output_is_written) {
+  const Written written(failing_check());
+  std::vector<std::string> line = {"report", written.path};
+  const std::vector<std::pair<std::string, std::string>> outputs = {
+      {"--html", written.folder.file("html")},
+      {"--junit", written.folder.file("junit")},
+      {"--sarif", written.folder.file("sarif")},
+      {"--step-summary", written.folder.file("md")}};
+  for (const auto& [option, path] : outputs) line.insert(line.end(), {option, path});
+  line.insert(line.end(), {"--svg", written.folder.file("svg")});
+  const Ended end = run(line);
+  BOOST_TEST(end.code == 2);
+  BOOST_TEST(end.error_lines() == 1);
+  BOOST_TEST(contains(end.err, "has views"), end.err);
+  BOOST_TEST(contains(end.out, "FAIL  check"), end.out);
+  for (const auto& [option, path] : outputs) BOOST_TEST(read_bytes(path) != "", option);
+  BOOST_TEST(!std::filesystem::exists(written.folder.file("svg")));
+}
+
+BOOST_AUTO_TEST_CASE(a_line_break_in_an_attribute_is_a_reference) {
+  const std::string document =
+      xml_document({.name = "a", .attributes = {{"name", "one\n\ttwo\x01"}}, .text = "x\ny"});
+  BOOST_TEST(contains(document, "name=\"one&#10;&#9;two\xef\xbf\xbd\""), document);
+  BOOST_TEST(contains(document, "x\ny"), document);
 }
 
 // ---- baseline
