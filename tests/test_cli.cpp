@@ -717,6 +717,44 @@ BOOST_AUTO_TEST_CASE(info_lists_the_ranks_and_steps_of_a_dump) {
     BOOST_TEST(contains(end.out, part), part);
 }
 
+BOOST_AUTO_TEST_CASE(info_takes_a_folder_as_check_does) {
+  const Ended end = run({"info", "--format", "jsonl", goldens().folder.file("")});
+  BOOST_TEST(end.code == 0, end.err);
+  const std::vector<Json> all = records(end.out);
+  BOOST_TEST(count_kind(all, "file") == 2);
+  BOOST_TEST(all.back()["files"] == 2);
+  const TemporaryFolder empty;
+  const Ended none = run({"info", empty.file("")});
+  BOOST_TEST(none.code == 2);
+  BOOST_TEST(none.error_lines() == 1);
+  BOOST_TEST(contains(none.err, "has no file *.h5"), none.err);
+}
+
+// ---- no token at all
+
+BOOST_AUTO_TEST_CASE(a_run_without_a_token_row_compares_nothing) {
+  for (const std::string numbers : {"", "--numeric"}) {
+    std::vector<std::string> words = {"run", "--tp", "2", "--tokens", "0"};
+    if (!numbers.empty()) words.push_back(numbers);
+    const Ended end = run(words);
+    BOOST_TEST(end.code == 3, numbers);
+    BOOST_TEST(end.error_lines() == 1);
+    BOOST_TEST(contains(end.err, "nothing compared"), end.err);
+  }
+  BOOST_TEST(run({"run", "--tp", "2", "--dp", "2", "--tokens", "0,1"}).code == 0);
+  const Ended end = run({"run", "--tp", "2", "--tokens", "0", "--format", "jsonl"});
+  BOOST_TEST(records(end.out).back()["verdict"] == "nothing compared");
+}
+
+BOOST_AUTO_TEST_CASE(no_token_row_needs_no_sequence_parallelism) {
+  const Ended end = run({"cost", "--tokens", "0"});
+  BOOST_TEST(end.code == 0);
+  BOOST_TEST(contains(end.out, "no: there is no token row"), end.out);
+  BOOST_TEST(!contains(end.out, "sends less"), end.out);
+  const Ended in_records = run({"cost", "--tokens", "0", "--format", "jsonl"});
+  BOOST_TEST(records(in_records.out).back()["verdict"] == "does not pay");
+}
+
 // ---- what tells configurations apart
 
 std::string configuration_of(const std::vector<std::string>& more, const std::string& folder = "") {

@@ -20,6 +20,7 @@
 #include "reference/program/nearest.hpp"
 #include "tokenview_version.hpp"
 #include "verify/cli_page.hpp"
+#include "verify/hdf5_text.hpp"
 #include "verify/interrupt.hpp"
 #include "verify/not_here.hpp"
 #include "verify/protocol_page.hpp"
@@ -53,7 +54,7 @@ void print_line(const std::string& kind, const std::string& message) {
   for (char& c : line)
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
   while (!line.empty() && line.back() == ' ') line.pop_back();
-  std::fputs(text("tokenview: ", kind, ": ", line, '\n').c_str(), stderr);
+  std::fputs(text("tokenview: ", kind, ": ", escaped(line), '\n').c_str(), stderr);
 }
 
 std::vector<std::string> verb_names(std::span<const Verb* const> verbs) {

@@ -112,8 +112,8 @@ std::vector<GoldenInputs> inputs_of_case(const GoldenFile& golden, const std::st
   std::vector<std::string> words = words_of(names);
   if (words.size() == 1) words.resize(std::size_t(dp), words.front());
   if (std::int64_t(words.size()) != dp)
-    throw UsageError(text("--case ", names, ": found ", words.size(), " cases, expected one, or ",
-                          dp, ", one a dp rank"));
+    throw UsageError(text("--case ", printable(names), ": found ", words.size(),
+                          " cases, expected one, or ", dp, ", one a dp rank"));
   const std::vector<std::string> known = golden.case_names();
   std::vector<GoldenInputs> inputs;
   for (const std::string& name : words) {
@@ -149,8 +149,8 @@ void take_cases(const RunArguments& arguments, const ModelConfig& config, Parall
     for (std::size_t dp = 0; dp < inputs.size(); ++dp)
       if (made[dp].context_ids != inputs[dp].context_ids ||
           made[dp].context_start_loc != inputs[dp].context_start_loc)
-        throw UsageError(text("--case ", names, ": its context is not what the steps before it ",
-                              "have processed"));
+        throw UsageError(text("--case ", printable(names),
+                              ": its context is not what the steps before it ", "have processed"));
   }
 }
 
@@ -320,7 +320,8 @@ Exit run(const RunArguments& arguments) {
   const std::optional<Blame> blame = blame_of(configuration);
   const RepairSearch search = blame ? find_repairs(configuration) : RepairSearch{};
   const bool matches = !numbers || (numbers->findings.empty() && numbers->error.empty());
-  const bool nothing_compared = result.clean() && matches && numbers && numbers->values == 0;
+  const bool nothing_compared =
+      result.clean() && matches && (numbers ? numbers->values == 0 : rows == 0);
 
   if (arguments.format == OutputFormat::jsonl) {
     for (const ReportRecord& record : view_records(result)) std::cout << json_line(record) << '\n';
@@ -364,7 +365,7 @@ Exit run(const RunArguments& arguments) {
   } else {
     std::cout << "protocol " << to_string(plan.protocol) << ", " << in_words(arguments.parallel)
               << (arguments.cases.empty() ? ", requests " + arguments.requests
-                                          : ", cases " + joined(arguments.cases))
+                                          : ", cases " + printable(joined(arguments.cases)))
               << "; rows of every rank\n";
     print_views(std::cout, result, use_colour());
     print_findings(std::cout, result);
@@ -387,7 +388,8 @@ Exit run(const RunArguments& arguments) {
   }
   if (numbers && is_device_assert(numbers->error)) return Exit::device_assert;
   if (nothing_compared) {
-    print_error("run: --numeric: nothing compared: no token row has a value");
+    print_error(numbers ? "run: --numeric: nothing compared: no token row has a value"
+                        : "run: nothing compared: no rank is given a token row");
     return Exit::nothing_compared;
   }
   return result.collective_mismatch  ? Exit::collective_mismatch
