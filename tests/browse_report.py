@@ -60,8 +60,8 @@ def check_overview(page, results: dict) -> None:
     claim(first == "failed", f"the first configuration is {first}, expected one that failed")
     page.press("/")
     claim(page.run("document.activeElement.id") == "search", "/ does not lead to the search")
-    page.call("Input.insertText", text="TP=2 ep dp=1")
-    expected = sum("tp=2" in c["case"] and " ep" in c["case"] and "dp=1" in c["case"] for c in cases)
+    page.call("Input.insertText", text="TP=2 ep dp=1 passed")
+    expected = sum("tp=2" in c["case"] and " ep" in c["case"] and "dp=1" in c["case"] and c["verdict"] == "match" for c in cases)
     claim(visible_rows(page) == expected, f"the search leaves {visible_rows(page)}, expected {expected}")
     page.run("(() => { const s = document.getElementById('search'); s.value = ''; s.dispatchEvent(new Event('input')); s.blur(); })()")
     page.run("document.querySelector('[data-outcome=failed]').click()")
@@ -145,11 +145,17 @@ def check_finding(page, records: list, name: str) -> None:
     page.run("document.getElementById('changes').click()")
 
 
+def diff_name(records: list) -> str:
+    """What the page calls the first step of a diff."""
+    first = next(r for r in records if r["kind"] == "tap" and r["first"])
+    return f"{first['case']} of {records[-1]['label']}"
+
+
 def check_diff(page, records: list) -> None:
     """A step of a dump: what each rank holds in its own column, what it should, what that is called and the repair."""
     taps = [r for r in records if r["kind"] == "tap"]
     first = next(r for r in taps if r["first"])
-    open_case(page, first["case"])
+    open_case(page, diff_name(records))
     text = page.run("document.querySelector('.cause').textContent")
     claim(first["called"] in text, "the first difference of a diff is without its name")
     claim(first["repair"] in page.run("document.querySelector('.repair')?.textContent ?? ''"), "the repair of a diff is not shown")
@@ -239,7 +245,8 @@ def main() -> int:
             check_diff(page, results["diff"])
             check_lost_rank(page)
 
-            names = {"overview": None, "run": results["run"][-1]["case"], "matrix": single[-1]}
+            names = {"overview": None, "run": results["run"][-1]["case"], "matrix": single[-1],
+                     "diff": diff_name(results["diff"])}
             for label, (width, height, scheme, media) in {"light": (1280, 900, "light", ""), "dark": (1280, 900, "dark", ""),
                                                           "telephone": (360, 780, "light", ""), "print": (794, 1123, "dark", "print")}.items():
                 for view, case in names.items():

@@ -4,6 +4,7 @@
 #include <boost/test/data/monomorphic.hpp>
 #include <boost/test/data/test_case.hpp>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "reference/program/error.hpp"
 #include "reference/program/presets.hpp"
@@ -225,7 +226,10 @@ BOOST_AUTO_TEST_CASE(a_release_that_was_not_read_is_noted) {
 BOOST_AUTO_TEST_CASE(records_carry_the_fault) {
   const Ended ended = run({"affected", "--engine", "vllm-0.26.0", "--tp", "2", "--dp", "2", "--ep",
                            "--format", "jsonl"});
-  const auto line = ended.out.substr(0, ended.out.find('\n'));
+  std::istringstream lines(ended.out);
+  std::string start, line;
+  std::getline(lines, start);
+  std::getline(lines, line);
   const nlohmann::json record = nlohmann::json::parse(line);
   BOOST_TEST(record.at("kind") == "fault");
   BOOST_TEST(record.at("fault") == "F3");

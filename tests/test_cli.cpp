@@ -13,6 +13,8 @@
 #include <sstream>
 #include <thread>
 
+#include "reference/program/config_json.hpp"
+#include "reference/program/presets.hpp"
 #include "tests/boost_test.hpp"
 #include "tests/cli_run.hpp"
 #include "verify/golden_file.hpp"
@@ -69,6 +71,15 @@ std::vector<Json> records(const std::string& lines) {
   std::size_t begin = 0;
   for (std::size_t end; (end = lines.find('\n', begin)) != std::string::npos; begin = end + 1)
     parsed.push_back(Json::parse(lines.substr(begin, end - begin)));
+  return parsed;
+}
+
+/// The records of a run but the first, which starts it.
+std::vector<Json> behind_start(const std::string& lines) {
+  std::vector<Json> parsed = records(lines);
+  BOOST_TEST_REQUIRE(!parsed.empty());
+  BOOST_TEST(parsed.front()["kind"] == "start");
+  parsed.erase(parsed.begin());
   return parsed;
 }
 
@@ -387,7 +398,7 @@ BOOST_AUTO_TEST_CASE(every_record_has_the_common_keys) {
   BOOST_TEST(end.code == 2);
   BOOST_TEST(end.error_lines() == 1);
   const std::vector<Json> all = records(end.out);
-  const std::set<std::string> kinds = {"tap", "case", "finding", "summary"};
+  const std::set<std::string> kinds = {"start", "tap", "case", "finding", "summary"};
   for (const Json& record : all) {
     BOOST_TEST(record["schema"] == "tokenview.report");
     BOOST_TEST(record["version"] == 1);
@@ -638,8 +649,29 @@ BOOST_AUTO_TEST_CASE(info_shows_configuration_legal_tp_cases_and_provenance) {
   BOOST_TEST(contains(run({"info", "-vv", goldens().small}).out, "weight mtp.fc.weight: float32"));
 }
 
+BOOST_AUTO_TEST_CASE(a_run_in_records_says_first_that_it_starts) {
+  const std::vector<std::string> command = {"run", "--tp", "1", "--tokens", "2"};
+  BOOST_TEST(!contains(run(command).out, "\"start\""));
+  std::vector<std::string> in_records = command;
+  in_records.insert(in_records.end(), {"--format", "jsonl"});
+  const Json start = records(run(in_records).out).front();
+  BOOST_TEST(start["kind"] == "start");
+  BOOST_TEST(start["command"] == "run");
+  BOOST_TEST(start["program"].get<std::string>().starts_with("tokenview "));
+  // So does one that is refused: what follows in the same file is not taken for the whole.
+  in_records.insert(in_records.end(), {"--protocol", "C"});
+  const Ended refused = run(in_records);
+  BOOST_TEST(refused.code == 2);
+  BOOST_TEST(behind_start(refused.out).empty());
+  // Of several processes the first speaks.
+  const Surroundings second = {
+      .variables = {{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}}};
+  BOOST_TEST(!contains(run({"devices", "--format", "jsonl"}, second).out, "\"start\""));
+}
+
 BOOST_AUTO_TEST_CASE(info_in_records_has_the_same) {
-  const std::vector<Json> all = records(run({"info", "--format", "jsonl", goldens().small}).out);
+  const std::vector<Json> all =
+      behind_start(run({"info", "--format", "jsonl", goldens().small}).out);
   BOOST_TEST_REQUIRE(all.size() == 4u);
   BOOST_TEST(all[0]["kind"] == "file");
   BOOST_TEST(all[0]["legal_tp"] == Json({1, 2, 4, 8}));
@@ -653,7 +685,7 @@ BOOST_AUTO_TEST_CASE(info_in_records_has_the_same) {
 BOOST_AUTO_TEST_CASE(info_in_records_names_a_file_that_cannot_be_read) {
   const Ended end = run({"info", "--format", "jsonl", "nowhere.h5", goldens().small});
   BOOST_TEST(end.code == 2);
-  const std::vector<Json> all = records(end.out);
+  const std::vector<Json> all = behind_start(end.out);
   BOOST_TEST_REQUIRE(all.size() == 5u);
   BOOST_TEST(all[0]["verdict"] == "error");
   BOOST_TEST(all[0]["file"] == "nowhere.h5");
@@ -683,6 +715,110 @@ BOOST_AUTO_TEST_CASE(info_lists_the_ranks_and_steps_of_a_dump) {
        {"dump of 1 rank", "rank 1: tp=1/2", "step 0: T = 2, 1 draft step, 2 taps",
         "target/model.norm: float32 [2, 3]", "step0/mtp.fc: float32 [1, 3]"})
     BOOST_TEST(contains(end.out, part), part);
+}
+
+BOOST_AUTO_TEST_CASE(info_takes_a_folder_as_check_does) {
+  const Ended end = run({"info", "--format", "jsonl", goldens().folder.file("")});
+  BOOST_TEST(end.code == 0, end.err);
+  const std::vector<Json> all = records(end.out);
+  BOOST_TEST(count_kind(all, "file") == 2);
+  BOOST_TEST(all.back()["files"] == 2);
+  const TemporaryFolder empty;
+  const Ended none = run({"info", empty.file("")});
+  BOOST_TEST(none.code == 2);
+  BOOST_TEST(none.error_lines() == 1);
+  BOOST_TEST(contains(none.err, "has no file *.h5"), none.err);
+}
+
+// ---- no token at all
+
+BOOST_AUTO_TEST_CASE(a_run_without_a_token_row_compares_nothing) {
+  for (const std::string numbers : {"", "--numeric"}) {
+    std::vector<std::string> words = {"run", "--tp", "2", "--tokens", "0"};
+    if (!numbers.empty()) words.push_back(numbers);
+    const Ended end = run(words);
+    BOOST_TEST(end.code == 3, numbers);
+    BOOST_TEST(end.error_lines() == 1);
+    BOOST_TEST(contains(end.err, "nothing compared"), end.err);
+  }
+  BOOST_TEST(run({"run", "--tp", "2", "--dp", "2", "--tokens", "0,1"}).code == 0);
+  const Ended end = run({"run", "--tp", "2", "--tokens", "0", "--format", "jsonl"});
+  BOOST_TEST(records(end.out).back()["verdict"] == "nothing compared");
+}
+
+BOOST_AUTO_TEST_CASE(no_token_row_needs_no_sequence_parallelism) {
+  const Ended end = run({"cost", "--tokens", "0"});
+  BOOST_TEST(end.code == 0);
+  BOOST_TEST(contains(end.out, "no: there is no token row"), end.out);
+  BOOST_TEST(!contains(end.out, "sends less"), end.out);
+  const Ended in_records = run({"cost", "--tokens", "0", "--format", "jsonl"});
+  BOOST_TEST(records(in_records.out).back()["verdict"] == "does not pay");
+}
+
+// ---- what tells configurations apart
+
+std::string configuration_of(const std::vector<std::string>& more, const std::string& folder = "") {
+  std::vector<std::string> words = {"run", "--tp", "2", "--format", "jsonl"};
+  words.insert(words.end(), more.begin(), more.end());
+  const Ended end = run(words, {.folder = folder});
+  BOOST_TEST_REQUIRE(end.code < 2, end.err);
+  return records(end.out).back()["case"];
+}
+
+BOOST_AUTO_TEST_CASE(every_option_that_changes_a_run_is_in_the_name_of_its_configuration) {
+  const std::string& golden = goldens().small;
+  const std::vector<std::vector<std::string>> options = {
+      {"--model", golden, "--case", "a"},
+      {"--model", golden, "--case", "b"},
+      {"--model", golden, "--case", "a", "--numeric"},
+      {"--model", golden, "--case", "a", "--dp", "2"},
+      {"--model", golden, "--case", "a,b", "--dp", "2"},
+      {"--tokens", "4"},
+      {"--tokens", "5"},
+      {"--runner", "V2"},
+      {"--graph-sizes", "16"},
+      {"--graph-sizes", "16,32"},
+      {"--aux-layers", "0,2"},
+      {"--dispatch", "naive"},
+      {"--ep"},
+      {"--draft-steps", "1"},
+      {"--draft-steps", "1", "--correct-target"},
+      {"--draft-steps", "1", "--disable-padded-drafter-batch"},
+      {"--engine", "vllm-0.27.1"},
+  };
+  std::set<std::string> names;
+  for (const std::vector<std::string>& more : options)
+    BOOST_TEST(names.insert(configuration_of(more)).second, *names.begin());
+}
+
+BOOST_AUTO_TEST_CASE(no_folder_is_in_the_name_of_a_configuration) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directories(folder.file("model"));
+  write_bytes(folder.file("model/config.json"), write_config_json(*preset("qwen3-next")));
+  const std::string here = configuration_of({"--model", "small.h5", "--case", "a"},
+                                            std::filesystem::path(goldens().small).parent_path());
+  BOOST_TEST(here == configuration_of({"--model", goldens().small, "--case", "a"}));
+  BOOST_TEST(here.starts_with("small.h5 S tp=2 dp=1 case a"));
+  for (const std::string& name :
+       {folder.file("model"), folder.file("model/"), folder.file("model/config.json")})
+    BOOST_TEST(configuration_of({"--model", name}).starts_with("model S "), name);
+  BOOST_TEST(
+      configuration_of({"--model", "config.json"}, folder.file("model")).starts_with("model S "));
+}
+
+BOOST_AUTO_TEST_CASE(a_baseline_of_one_case_knows_nothing_of_another) {
+  const TemporaryFolder folder;
+  const auto lines_of = [&](const std::string& name) {
+    const std::string file = folder.file(name + ".jsonl");
+    write_bytes(file, run({"run", "--model", goldens().small, "--case", name, "--protocol", "B",
+                           "--tp", "2", "--ep", "--draft-steps", "1", "--format", "jsonl"})
+                          .out);
+    return file;
+  };
+  const std::string known = folder.file("known.json"), a = lines_of("a"), b = lines_of("b");
+  run({"report", a, "--write-baseline", known, "--reason", "x", "--expires", "2100-01-01"});
+  BOOST_TEST(run({"report", a, "--baseline", known}).code == 0);
+  BOOST_TEST(run({"report", b, "--baseline", known}).code == 1);
 }
 
 // ---- shrink

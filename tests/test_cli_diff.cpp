@@ -4,12 +4,14 @@
 #include <boost/test/data/test_case.hpp>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
 #include "reference/program/error.hpp"
 #include "tests/boost_test.hpp"
 #include "tests/cli_run.hpp"
 #include "tests/raw_hdf5.hpp"
+#include "verify/result_reader.hpp"
 
 namespace tokenview {
 namespace {
@@ -121,6 +123,60 @@ BOOST_AUTO_TEST_CASE(views_of_every_fault_are_read_again) {
   }
 }
 
+namespace {
+
+/// Writes the records of a diff of `dump` into `file`.
+void write_diff(const std::string& file, const std::string& dump) {
+  write_bytes(file, run({"diff", golden, dump, "--format", "jsonl"}).out);
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(a_baseline_of_one_dump_knows_nothing_of_another) {
+  const TemporaryFolder folder;
+  const auto faulty = [&](const std::string& protocol) {
+    const TemporaryFolder own;
+    write_diff(folder.file(protocol),
+               dumped(own, {"--case", "prefill_t4", "--protocol", protocol, "--tp", "2", "--fault",
+                            "scale:norm@model.layers.1.linear_attn,factor=2,tp=1"}));
+    return folder.file(protocol);
+  };
+  const std::string c = faulty("C"), d = faulty("D"), known = folder.file("known.json");
+  run({"report", c, "--write-baseline", known, "--reason", "x", "--expires", "2100-01-01"});
+  BOOST_TEST(run({"report", c, "--baseline", known}).code == 0);
+  BOOST_TEST(run({"report", d, "--baseline", known}).code == 1);
+  // It knows the same dump wherever it lies: the folders above were temporary ones.
+  const std::string again = faulty("C");
+  BOOST_TEST(run({"report", again, "--baseline", known}).code == 0);
+}
+
+BOOST_AUTO_TEST_CASE(dumps_without_a_label_are_told_apart_by_their_folder) {
+  const TemporaryFolder folder;
+  std::set<std::string> names;
+  for (const char* const name : {"monday", "tuesday"}) {
+    std::filesystem::create_directories(folder.file(name));
+    for (const char* const file : {"dump.rank0.h5", "dump.rank1.h5"})
+      std::filesystem::copy_file(engine + file, folder.file(text(name, '/', file)));
+    write_bytes(folder.file("jsonl"),
+                run({"diff", engine + "golden.h5", folder.file(name), "--format", "jsonl"}).out);
+    const Results results = read_results({folder.file("jsonl")});
+    BOOST_TEST_REQUIRE(!results.cases.empty());
+    for (const ResultCase& result : results.cases) {
+      BOOST_TEST(contains(result.name, text("tp=2 dp=1 ep in ", name, " against golden.h5")),
+                 result.name);
+      BOOST_TEST(names.insert(result.name).second, result.name);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(plain_files_are_named_without_the_folders_above_theirs) {
+  const TemporaryFolder folder;
+  write_bytes(folder.file("jsonl"), run({"diff", golden, golden, "--format", "jsonl"}).out);
+  const Results results = read_results({folder.file("jsonl")});
+  BOOST_TEST_REQUIRE(results.cases.size() == 1u);
+  BOOST_TEST(results.cases.front().name == "golden/qwen3_next_tp8.h5 against qwen3_next_tp8.h5");
+}
+
 BOOST_AUTO_TEST_CASE(a_limit_that_limits_nothing_is_refused) {
   for (const char* const limit : {"nan", "inf", "-1", "1e400", "", "0.1x"})
     for (const char* const option : {"--rtol", "--atol"}) {
@@ -162,7 +218,7 @@ BOOST_AUTO_TEST_CASE(records_have_the_same) {
   BOOST_TEST(summary["schema"] == "tokenview.report");
   BOOST_TEST(summary["kind"] == "summary");
   BOOST_TEST(summary["verdict"] == "match");
-  BOOST_TEST(summary["taps"] == std::int64_t(all.size()) - 1);
+  BOOST_TEST(summary["taps"] == std::int64_t(all.size()) - 2);
   BOOST_TEST(summary["failed"] == 0);
   BOOST_TEST(summary["steps"] == 2);
   BOOST_TEST(summary["protocols"][0].get<std::string>().starts_with("step 0: D ("));

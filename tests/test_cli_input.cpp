@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bad input from the command line: one clear line each, exit code 2, no crash, nothing written.
 #include <hdf5.h>
+#include <sys/file.h>
 
 #include <boost/test/data/monomorphic.hpp>
 #include <boost/test/data/test_case.hpp>
@@ -429,6 +430,17 @@ const std::vector<BadLine> bad_lines = {
     {{"cost", "--element-bytes", "0"}, {"--element-bytes", "1 to 8"}},
     {{"cost", "--model", "qwen"}, {"'qwen'"}},
     {{"cost", "--format", "yaml"}, {"--format", "'yaml'"}},
+    {{"record", "--config", "qwen3-next", "--out", "/nowhere/x.h5", "--cases", "a\nb=2"},
+     {"a\\x0ab", "control"}},
+    {{"record", "--config", "qwen3-next", "--out", "/nowhere/x.h5", "--cases", "a\x01=2"},
+     {"a\\x01"}},
+    {{"record", "--config", "qwen3-next", "--out", "/nowhere/x.h5", "--cases", "a\xc2\x9b=2"},
+     {"a\\u009b"}},
+    {{"record", "--config", "qwen3-next", "--out", "/nowhere/x.h5", "--cases", "a\xe2\x80\xae=2"},
+     {"a\\u202e"}},
+    {{"record", "--config", "qwen3-next", "--out", "/nowhere/x.h5", "--cases", "a\xe2\x81\xa6=2"},
+     {"a\\u2066"}},
+    {{"run", "--model", "\xc2\x9b.h5"}, {"\\u009b"}},
     {{"sweep", "--shard", "0/2"}, {"--shard \"0/2\"", "1 <= i <= n"}},
     {{"sweep", "--shard", "3/2"}, {"--shard \"3/2\""}},
     {{"sweep", "--shard", "1/2/3"}, {"--shard \"1/2/3\""}},
@@ -618,6 +630,34 @@ BOOST_DATA_TEST_CASE(a_scenario_that_cannot_run_is_refused, data::make(impossibl
   require_refused(ScenarioFolder(bad.make(good)).repro("z-bad"), "", bad.said);
 }
 
+// ---- a file of a newer library
+
+BOOST_AUTO_TEST_CASE(a_type_of_a_newer_hdf5_library_is_called_so_and_not_damaged) {
+  const TemporaryFolder folder;
+  const Ended made = run({"run", "--model", golden().path, "--case", "a", "--tp", "1", "--numeric",
+                          "--dump", folder.file("dump")});
+  BOOST_TEST_REQUIRE(made.code == 0, made.err);
+  const std::string path = folder.file("dump/dump.rank0.h5");
+  std::string bytes = read_bytes(path);
+  // The table of collectives: a compound type's class 6 below its version, 8 bytes before the name
+  // of its first column.
+  // Source: HDF5 File Format Specification 3.0, IV.A.2.d, the datatype message.
+  std::size_t changed = 0;
+  for (std::size_t at = 8; (at = bytes.find(std::string("op\0", 3), at)) != std::string::npos; ++at)
+    if ((bytes[at - 8] & 0x0f) == 6 && bytes[at - 7] == 6) {
+      bytes[at - 8] = 0x56;  // version 5, of HDF5 2.0
+      ++changed;
+    }
+  BOOST_TEST_REQUIRE(changed == 1u);
+  write_bytes(path, bytes);
+  const Ended end = run({"diff", golden().path, path});
+  BOOST_TEST(end.code == 2);
+  BOOST_TEST(end.error_lines() == 1);
+  for (const char* const part :
+       {"collectives: was written with a newer version of the HDF5 library", "libver='earliest'"})
+    BOOST_TEST(contains(end.err, part), end.err);
+}
+
 // ---- the state of a sweep
 
 /// The state of one small part of the sweep, made once.
@@ -672,6 +712,20 @@ BOOST_DATA_TEST_CASE(a_bad_state_of_a_sweep_is_refused_and_left_alone, data::mak
       run({"sweep", "--shard", "1/400", "--threads", "1", "--state", folder.file("state")}),
       "state", bad.said);
   BOOST_TEST(read_bytes(folder.file("state")) == bytes);
+}
+
+BOOST_AUTO_TEST_CASE(two_sweeps_never_write_one_state) {
+  const TemporaryFolder folder;
+  const std::string state = folder.file("state");
+  write_bytes(state, swept());
+  const int other = open(state.c_str(), O_RDONLY);
+  BOOST_TEST_REQUIRE(flock(other, LOCK_EX) == 0);
+  const std::vector<std::string> sweep = {"sweep", "--shard", "1/400", "--threads",
+                                          "1",     "--state", state};
+  require_refused(run(sweep), "state", {"another sweep is writing it"});
+  BOOST_TEST(read_bytes(state) == swept());
+  close(other);
+  BOOST_TEST(run(sweep).code == 0);
 }
 
 BOOST_AUTO_TEST_CASE(an_interrupted_sweep_goes_on) {

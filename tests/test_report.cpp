@@ -2,6 +2,7 @@
 // Records of the program, read again, and what is written from them.
 #include <boost/test/data/monomorphic.hpp>
 #include <boost/test/data/test_case.hpp>
+#include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -225,6 +226,72 @@ BOOST_AUTO_TEST_CASE(a_run_without_its_last_summary_is_an_error) {
   BOOST_TEST((results.cases[0].outcome == Outcome::failed));
   BOOST_TEST((results.cases[1].outcome == Outcome::error));
   BOOST_TEST(results.cases[0].verb == "unknown");
+}
+
+namespace {
+
+ReportRecord start_of(const std::string& verb) {
+  ReportRecord record{.kind = "start"};
+  record.more = {{"command", verb}};
+  return record;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(a_run_that_is_cut_is_an_error_though_another_follows) {
+  const Records whole = {start_of("run"), end_of_run("match")};
+  Records records = {start_of("check"), tap("model.norm", 0, false)};
+  records.insert(records.end(), whole.begin(), whole.end());
+  records.push_back(start_of("run"));  // refused, or killed before it had anything to say
+  records.insert(records.end(), whole.begin(), whole.end());
+  const Results results = results_of(records);
+  BOOST_REQUIRE(results.cases.size() == 4);
+  const std::vector<std::size_t> broken = {0, 2}, good = {1, 3};
+  for (const std::size_t i : broken) {
+    BOOST_TEST((results.cases[i].outcome == Outcome::error));
+    BOOST_TEST(contains(results.cases[i].problems.front().message, "another run starts"));
+  }
+  BOOST_TEST(results.cases[2].problems.front().line == 6);
+  BOOST_TEST(results.cases[0].name != results.cases[2].name);
+  for (const std::size_t i : good) BOOST_TEST((results.cases[i].outcome == Outcome::passed));
+  BOOST_TEST(results.runs.size() == 4);
+}
+
+BOOST_AUTO_TEST_CASE(whole_runs_one_behind_the_other_are_no_error) {
+  const Records run = {start_of("run"), end_of_run("match")};
+  Records records = run;
+  records.insert(records.end(), run.begin(), run.end());
+  records.push_back(end_of_run("match"));  // of a release that says no start
+  const Results results = results_of(records);
+  BOOST_TEST(results.cases.size() == 3);
+  BOOST_TEST(results.num_news() == 0);
+}
+
+BOOST_AUTO_TEST_CASE(a_summary_that_counts_other_records_than_there_are_is_an_error) {
+  const auto problem_of = [](std::int64_t said) -> std::string {
+    ReportRecord missing = tap("mtp.fc", 0, true);
+    missing.verdict = "missing";
+    ReportRecord of_case{
+        .kind = "case", .file = "a.h5", .case_name = "prefill", .verdict = "match"};
+    ReportRecord end{.kind = "summary", .verdict = "match"};
+    end.more = {{"verb", "check"}, {"taps", said}};
+    const Results results =
+        results_of({tap("model", 0, false), tap("model.norm", 0, false), missing, of_case, end});
+    BOOST_TEST((results.cases.back().outcome == Outcome::error) == (results.cases.size() == 2));
+    return results.cases.size() < 2 ? "" : results.cases.back().problems.front().message;
+  };
+  BOOST_TEST(problem_of(2) == "");  // a verb may count what is missing, or not
+  BOOST_TEST(problem_of(3) == "");
+  BOOST_TEST(contains(problem_of(4), "counts 4 taps, found 3"));  // one is lost
+  BOOST_TEST(contains(problem_of(1), "counts 1 tap, found 3"));   // another run's are among them
+}
+
+BOOST_AUTO_TEST_CASE(a_configuration_that_is_lost_is_an_error) {
+  ReportRecord of_case{.kind = "case", .case_name = "B tp=2", .verdict = "match"};
+  ReportRecord end{.kind = "summary", .verdict = "match"};
+  end.more = {{"verb", "check --matrix"}, {"configurations", std::int64_t{2}}};
+  BOOST_TEST(results_of({of_case, of_case, end}).num_news() == 0);
+  BOOST_TEST(results_of({of_case, end}).num_news() == 1);
 }
 
 BOOST_AUTO_TEST_CASE(a_run_that_fails_without_a_failing_case_fails) {
@@ -480,6 +547,32 @@ BOOST_AUTO_TEST_CASE(xml_has_no_character_that_xml_lacks) {
   BOOST_TEST(contains(xml, "b=\"\xef\xbf\xbd&quot;&lt;\""), xml);
   BOOST_TEST(contains(xml, "\xef\xbf\xbd]]&gt;"), xml);
   BOOST_TEST(contains(xml, "&amp;</a>"), xml);
+}
+
+BOOST_AUTO_TEST_CASE(where_nothing_can_be_drawn_every_other_output_is_written) {
+  const Written written(failing_check());
+  std::vector<std::string> line = {"report", written.path};
+  const std::vector<std::pair<std::string, std::string>> outputs = {
+      {"--html", written.folder.file("html")},
+      {"--junit", written.folder.file("junit")},
+      {"--sarif", written.folder.file("sarif")},
+      {"--step-summary", written.folder.file("md")}};
+  for (const auto& [option, path] : outputs) line.insert(line.end(), {option, path});
+  line.insert(line.end(), {"--svg", written.folder.file("svg")});
+  const Ended end = run(line);
+  BOOST_TEST(end.code == 2);
+  BOOST_TEST(end.error_lines() == 1);
+  BOOST_TEST(contains(end.err, "has views"), end.err);
+  BOOST_TEST(contains(end.out, "FAIL  check"), end.out);
+  for (const auto& [option, path] : outputs) BOOST_TEST(read_bytes(path) != "", option);
+  BOOST_TEST(!std::filesystem::exists(written.folder.file("svg")));
+}
+
+BOOST_AUTO_TEST_CASE(a_line_break_in_an_attribute_is_a_reference) {
+  const std::string document =
+      xml_document({.name = "a", .attributes = {{"name", "one\n\ttwo\x01"}}, .text = "x\ny"});
+  BOOST_TEST(contains(document, "name=\"one&#10;&#9;two\xef\xbf\xbd\""), document);
+  BOOST_TEST(contains(document, "x\ny"), document);
 }
 
 // ---- baseline

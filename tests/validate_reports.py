@@ -202,7 +202,7 @@ def main() -> int:
             claim(bool(records) and records[-1]["kind"] == "summary" and "verb" in records[-1], f"{label}: no last summary")
             results.append(folder / f"{label}.jsonl")
             results[-1].write_text(ended.stdout)
-        expected = {"tap", "case", "finding", "view", "collective", "blame", "repair", "cost", "fault", "file", "step", "dataset",
+        expected = {"start", "tap", "case", "finding", "view", "collective", "blame", "repair", "cost", "fault", "file", "step", "dataset",
                     "summary"}
         claim(expected <= kinds, f"kinds {sorted(expected - kinds)} were never printed")
 

@@ -5,7 +5,6 @@
 #include <array>
 #include <charconv>
 #include <chrono>
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -13,6 +12,7 @@
 #include "reference/program/error.hpp"
 #include "reference/program/nearest.hpp"
 #include "verify/hdf5_text.hpp"
+#include "verify/path_names.hpp"
 #include "verify/report_time.hpp"
 
 namespace tokenview {
@@ -21,11 +21,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* schema = "tokenview.baseline";
-
-/// A file is the same one wherever it lies.
-std::string file_name(const std::string& path) {
-  return std::filesystem::path(path).filename().string();
-}
 
 /// What a problem says of itself, in the order of a baseline's keys.
 struct Key {

@@ -15,13 +15,16 @@
 #include <system_error>
 #include <thread>
 
+#include "comm_sim/transport/process_rank.hpp"
 #include "reference/program/error.hpp"
 #include "reference/program/nearest.hpp"
 #include "tokenview_version.hpp"
 #include "verify/cli_page.hpp"
+#include "verify/hdf5_text.hpp"
 #include "verify/interrupt.hpp"
 #include "verify/not_here.hpp"
 #include "verify/protocol_page.hpp"
+#include "verify/report.hpp"
 #include "verify/scenario_schema.hpp"
 
 namespace tokenview {
@@ -51,7 +54,7 @@ void print_line(const std::string& kind, const std::string& message) {
   for (char& c : line)
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
   while (!line.empty() && line.back() == ' ') line.pop_back();
-  std::fputs(text("tokenview: ", kind, ": ", line, '\n').c_str(), stderr);
+  std::fputs(text("tokenview: ", kind, ": ", escaped(line), '\n').c_str(), stderr);
 }
 
 std::vector<std::string> verb_names(std::span<const Verb* const> verbs) {
@@ -126,6 +129,27 @@ Exit generate(const CLI::App& app, const std::string& what) {
   return Exit::match;
 }
 
+bool is_first_process() {
+  try {
+    const auto process = process_rank();
+    return !process || process->rank == 0;
+  } catch (const UsageError&) {  // the verb says so where it matters
+    return true;
+  }
+}
+
+/// The first record of a run, printed before anything can go wrong: a reader knows by it a run that
+/// was cut off, or refused, though another one follows in the same file.
+void print_start(const CLI::App& verb) {
+  const CLI::Option* const format = verb.get_option_no_throw("--format");
+  if (format == nullptr || format->empty() || format->results().back() != "jsonl" ||
+      !is_first_process())
+    return;
+  ReportRecord start{.kind = "start"};
+  start.more = {{"command", verb.get_name()}, {"program", text("tokenview ", build::version)}};
+  std::cout << json_line(start) << std::endl;
+}
+
 Exit run(std::span<const Verb* const> verbs, int argc, char** argv) {
   CLI::App app(
       "Checks which rank of a tensor-parallel MoE model holds which token, and its numbers",
@@ -151,7 +175,10 @@ Exit run(std::span<const Verb* const> verbs, int argc, char** argv) {
   if (!program.generate.empty()) return generate(app, program.generate);
 
   for (std::size_t i = 0; i < verbs.size(); ++i)
-    if (app.got_subcommand(verbs[i]->name)) return program.actions[i]();
+    if (app.got_subcommand(verbs[i]->name)) {
+      print_start(*app.get_subcommand(verbs[i]->name));
+      return program.actions[i]();
+    }
   throw UsageError(text("no verb is given, expected one of ", joined(verb_names(verbs)),
                         "; see tokenview --help"));
 }

@@ -82,8 +82,9 @@ Exit run_affected(const AffectedArguments& arguments) {
     for (const MetFault& met : result.faults) std::cout << json_line(record_of(met)) << '\n';
     ReportRecord summary{.kind = "summary"};
     summary.verdict = counted == 0 ? "match" : "finding";
-    summary.case_name = text(release.name, ' ', arguments.model, ' ', in_words(arguments.parallel),
-                             ", ", plural(arguments.draft_steps, "draft step"));
+    summary.case_name =
+        text(release.name, ' ', model_name(arguments.model), ' ', in_words(arguments.parallel),
+             ", ", plural(arguments.draft_steps, "draft step"));
     summary.more = {{"verb", "affected"},
                     {"engine", release.name},
                     {"interpolated", release.interpolated},

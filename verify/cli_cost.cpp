@@ -83,11 +83,11 @@ Exit cost(const CostArguments& arguments) {
     tokens += of_rank.step.num_tokens();
     shards += (of_rank.step.num_tokens() + p - 1) / p;
   }
-  const double ratio = without > 0 ? least / without : 0;
+  const double ratio = without > 0 ? least / without : 1;
   if (records) {
     ReportRecord summary{.kind = "summary"};
-    summary.case_name =
-        text(arguments.model, ' ', in_words(arguments.parallel), " requests ", arguments.requests);
+    summary.case_name = text(model_name(arguments.model), ' ', in_words(arguments.parallel),
+                             " requests ", arguments.requests);
     summary.verdict = p == 1 ? "one rank" : ratio < 1 ? "pays" : "does not pay";
     summary.more = {{"verb", "cost"},
                     {"best", std::string(best)},
@@ -96,6 +96,8 @@ Exit cost(const CostArguments& arguments) {
                     {"rows_of_a_rank", shards},
                     {"rows_without", tokens}};
     std::cout << json_line(summary) << '\n';
+  } else if (tokens == 0) {
+    std::cout << "is sequence parallelism needed here? no: there is no token row\n";
   } else {
     std::cout << "is sequence parallelism needed here? "
               << (ratio < 1    ? "it sends less: "

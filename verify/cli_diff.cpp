@@ -19,6 +19,7 @@
 #include "verify/dump_diff_report.hpp"
 #include "verify/hdf5_text.hpp"
 #include "verify/narrow_notes.hpp"
+#include "verify/path_names.hpp"
 #include "verify/plain_diff.hpp"
 #include "verify/report.hpp"
 #include "verify/trusted_dump.hpp"
@@ -101,8 +102,14 @@ Exit exit_of(const std::string& verdict) {
                                    : Exit::nothing_compared;
 }
 
+/// What tells a dump from others: its own label, or what it has of one.
+std::string label_of(const DumpFile& dump) {
+  if (!dump.label().empty()) return dump.label();
+  return text(in_words(dump.parallel()), " in ", folder_name(dump.file(0).path()));
+}
+
 Exit report(const DiffArguments& arguments, TrustedSide& side, const std::string& trusted,
-            const DumpFile& dump) {
+            const std::string& trusted_label, const DumpFile& dump) {
   DumpDiffOptions options;
   options.rules = rules_of(arguments);
   const bool has_limits = arguments.atol || arguments.rtol || arguments.like_torch ||
@@ -116,7 +123,8 @@ Exit report(const DiffArguments& arguments, TrustedSide& side, const std::string
   for (const TapDiff& tap : result.taps) names.push_back(tap.tap);
   for (const std::string& unused : options.rules.without_match(names))
     print_note(text("diff: '", printable(unused), "' fits no tap"));
-  const DiffSides sides{trusted, dump.name(), in_words(dump.parallel())};
+  const DiffSides sides{trusted, dump.name(), in_words(dump.parallel()),
+                        text(label_of(dump), " against ", trusted_label)};
   if (arguments.as_records())
     write_dump_diff(std::cout, sides, result);
   else
@@ -136,7 +144,7 @@ Exit golden_against_dump(const DiffArguments& arguments, const std::string& gold
   const DumpFile dump = DumpFile::open(dump_paths);
   const std::unique_ptr<const Checkpoint> checkpoint = opened_checkpoint(arguments.checkpoint);
   GoldenSide side(golden, arguments.case_name, checkpoint.get());
-  return report(arguments, side, golden_path, dump);
+  return report(arguments, side, golden_path, file_name(golden_path), dump);
 }
 
 /// The files of two dumps: of one argument that names several, or of one name up to ".rank".
@@ -166,7 +174,8 @@ Exit dump_against_dump(const DiffArguments& arguments) {
   DumpFile first = DumpFile::open(files.front()), second = DumpFile::open(files.back());
   if (second.parallel().tp < first.parallel().tp) std::swap(first, second);
   DumpSide side(first);
-  return report(arguments, side, first.name() + " (" + in_words(first.parallel()) + ')', second);
+  return report(arguments, side, first.name() + " (" + in_words(first.parallel()) + ')',
+                label_of(first), second);
 }
 
 class PlainReport final : public PlainDiffListener {
@@ -210,6 +219,8 @@ class PlainReport final : public PlainDiffListener {
       ReportRecord record{.kind = "summary", .file = second_, .verdict = verdict};
       record.more = {{"verb", "diff"},
                      {"trusted", first},
+                     {"label", text(folder_name(second_), '/', file_name(second_), " against ",
+                                    file_name(first))},
                      {"taps", totals.compared},
                      {"values", totals.values},
                      {"failed", totals.differing},

@@ -116,7 +116,6 @@ Exit report(const ReportArguments& arguments) {
 
   if (!arguments.html.empty())
     write_file(arguments.html, html_report(results, baseline, build::version));
-  draw(arguments, results);
   if (!arguments.junit.empty()) write_file(arguments.junit, junit_report(results));
   if (!arguments.sarif.empty()) write_file(arguments.sarif, sarif_report(results, build::version));
   if (!arguments.step_summary.empty())
@@ -126,6 +125,7 @@ Exit report(const ReportArguments& arguments) {
                baseline_of(results, baseline, arguments.reason, arguments.expires));
   std::cout << text_report(results, baseline, use_colour());
   if (arguments.github) std::cout << github_annotations(results, baseline);
+  draw(arguments, results);  // last: where nothing can be drawn, the rest is there
   return exit_of(results);
 }
 

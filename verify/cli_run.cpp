@@ -34,6 +34,8 @@ namespace tokenview {
 namespace {
 
 constexpr std::int64_t max_degree = 32;
+constexpr Word<RunnerVersion> runners[] = {{"V1", RunnerVersion::V1}, {"V2", RunnerVersion::V2}};
+
 constexpr std::int64_t most_numeric_rows = 512;  // of all dp ranks: half a minute on the tiny model
 
 struct RunArguments {
@@ -110,8 +112,8 @@ std::vector<GoldenInputs> inputs_of_case(const GoldenFile& golden, const std::st
   std::vector<std::string> words = words_of(names);
   if (words.size() == 1) words.resize(std::size_t(dp), words.front());
   if (std::int64_t(words.size()) != dp)
-    throw UsageError(text("--case ", names, ": found ", words.size(), " cases, expected one, or ",
-                          dp, ", one a dp rank"));
+    throw UsageError(text("--case ", printable(names), ": found ", words.size(),
+                          " cases, expected one, or ", dp, ", one a dp rank"));
   const std::vector<std::string> known = golden.case_names();
   std::vector<GoldenInputs> inputs;
   for (const std::string& name : words) {
@@ -147,8 +149,8 @@ void take_cases(const RunArguments& arguments, const ModelConfig& config, Parall
     for (std::size_t dp = 0; dp < inputs.size(); ++dp)
       if (made[dp].context_ids != inputs[dp].context_ids ||
           made[dp].context_start_loc != inputs[dp].context_start_loc)
-        throw UsageError(text("--case ", names, ": its context is not what the steps before it ",
-                              "have processed"));
+        throw UsageError(text("--case ", printable(names),
+                              ": its context is not what the steps before it ", "have processed"));
   }
 }
 
@@ -179,13 +181,38 @@ class RunWeights {
   std::unique_ptr<WeightSource> own_;
 };
 
-/// "qwen3.5-moe B tp=4 dp=1 ep requests 10, 1 draft step": what tells two runs apart.
-std::string configuration_in_words(const RunArguments& arguments, const ParallelPlan& plan) {
-  std::string words = text(arguments.model(), ' ', to_string(plan.protocol), ' ',
-                           in_words(arguments.parallel), " requests ", arguments.requests);
+std::string listed(const std::vector<std::int64_t>& numbers) {
+  std::string words;
+  for (const std::int64_t number : numbers) words += text(words.empty() ? "" : ",", number);
+  return words;
+}
+
+/// "qwen3.5-moe B tp=4 dp=1 ep requests 10, 1 draft step": what tells two runs apart, every option
+/// that may change what comes out, from whichever folder it is typed.
+std::string configuration_in_words(const RunArguments& arguments, const ParallelPlan& plan,
+                                   const Executor& executor) {
+  std::string words = text(model_name(arguments.model()), ' ', to_string(plan.protocol), ' ',
+                           in_words(arguments.parallel));
+  if (arguments.cases.empty()) words += " requests " + arguments.requests;
+  for (std::size_t step = 0; step < arguments.cases.size(); ++step)
+    words += (step == 0 ? " case " : " then ") + arguments.cases[step];
   if (arguments.draft_steps > 0) words += ", " + plural(arguments.draft_steps, "draft step");
+  if (arguments.correct_target) words += ", a correct target";
+  if (arguments.unpadded) words += ", no padded drafter batch";
   if (arguments.engine) words += ", " + *arguments.engine;
+  if (arguments.backend) words += ", " + *arguments.backend;
+  if (arguments.dispatch != Dispatch::allgather_reducescatter)
+    words += text(", dispatch ", to_string(arguments.dispatch));
+  if (arguments.runner) words += text(", runner ", word_of(runners, *arguments.runner));
+  if (!arguments.graph_sizes.empty())
+    words += text(", graph sizes ", listed(arguments.graph_sizes));
+  if (!arguments.aux_layers.empty()) words += text(", aux layers ", listed(arguments.aux_layers));
   for (const std::string& fault : arguments.faults) words += ", fault " + fault;
+  if (arguments.numeric) words += ", numeric";
+  if (executor.device != Device::cpu) words += text(" on ", word_of(device_words, executor.device));
+  if (executor.comm != CommKind::sim) words += text(" over ", to_string(executor.comm));
+  if (!arguments.checkpoint.empty() && arguments.named_model)
+    words += ", weights of " + model_name(arguments.checkpoint);
   return words;
 }
 
@@ -241,6 +268,7 @@ Exit run(const RunArguments& arguments) {
   layout.runner.padded_drafter = !arguments.unpadded;
   if (arguments.runner) layout.runner.version = *arguments.runner;
   const ParallelPlan& plan = layout.plan;
+  const std::string name = configuration_in_words(arguments, plan, executor);
   std::vector<std::int64_t> hits(faults.size(), 0);
   ParallelRun configuration{.config = config,
                             .plan = plan,
@@ -287,12 +315,13 @@ Exit run(const RunArguments& arguments) {
       dump_run(executor, configuration, weights.source(),
                {arguments.dump,
                 text("tokenview ", build::version, " run, protocol ", to_string(plan.protocol)),
-                !arguments.strip});
+                !arguments.strip, name});
   }
   const std::optional<Blame> blame = blame_of(configuration);
   const RepairSearch search = blame ? find_repairs(configuration) : RepairSearch{};
   const bool matches = !numbers || (numbers->findings.empty() && numbers->error.empty());
-  const bool nothing_compared = result.clean() && matches && numbers && numbers->values == 0;
+  const bool nothing_compared =
+      result.clean() && matches && (numbers ? numbers->values == 0 : rows == 0);
 
   if (arguments.format == OutputFormat::jsonl) {
     for (const ReportRecord& record : view_records(result)) std::cout << json_line(record) << '\n';
@@ -311,7 +340,8 @@ Exit run(const RunArguments& arguments) {
                       : nothing_compared ? "nothing compared"
                       : matches          ? "match"
                                          : "difference";
-    summary.case_name = configuration_in_words(arguments, plan);
+    if (!arguments.cases.empty()) summary.file = arguments.model();
+    summary.case_name = name;
     summary.more = {{"verb", "run"},
                     {"model", arguments.model()},
                     {"protocol", std::string(to_string(plan.protocol))},
@@ -319,10 +349,11 @@ Exit run(const RunArguments& arguments) {
                     {"dp", arguments.parallel.dp},
                     {"pp", arguments.parallel.pp},
                     {"expert_parallel", arguments.parallel.enable_expert_parallel},
-                    {"requests", arguments.requests},
+                    {"requests", arguments.cases.empty() ? arguments.requests : ""},
                     {"draft_steps", arguments.draft_steps},
                     {"findings", std::int64_t(result.findings.size())},
                     {"detail", result.error}};
+    if (!arguments.cases.empty()) summary.more.emplace_back("golden_cases", arguments.cases);
     if (numbers) {
       summary.more.emplace_back("taps", numbers->taps);
       summary.more.emplace_back("values", numbers->values);
@@ -334,7 +365,7 @@ Exit run(const RunArguments& arguments) {
   } else {
     std::cout << "protocol " << to_string(plan.protocol) << ", " << in_words(arguments.parallel)
               << (arguments.cases.empty() ? ", requests " + arguments.requests
-                                          : ", cases " + joined(arguments.cases))
+                                          : ", cases " + printable(joined(arguments.cases)))
               << "; rows of every rank\n";
     print_views(std::cout, result, use_colour());
     print_findings(std::cout, result);
@@ -357,7 +388,8 @@ Exit run(const RunArguments& arguments) {
   }
   if (numbers && is_device_assert(numbers->error)) return Exit::device_assert;
   if (nothing_compared) {
-    print_error("run: --numeric: nothing compared: no token row has a value");
+    print_error(numbers ? "run: --numeric: nothing compared: no token row has a value"
+                        : "run: nothing compared: no rank is given a token row");
     return Exit::nothing_compared;
   }
   return result.collective_mismatch  ? Exit::collective_mismatch
@@ -474,8 +506,6 @@ std::shared_ptr<RunArguments> add_arguments(CLI::App& app) {
                "Dumps without annotations: rows and columns are left to the reader");
   add_numbers(app, "--aux-layers", arguments->aux_layers,
               "Auxiliary hidden states, captured before these layers: 0,2,4");
-  static constexpr Word<RunnerVersion> runners[] = {{"V1", RunnerVersion::V1},
-                                                    {"V2", RunnerVersion::V2}};
   add_choice(app, "--runner", arguments->runner, runners,
              "Generation of the model runner; default: V1, or the engine's");
   add_numbers(app, "--graph-sizes", arguments->graph_sizes,

@@ -86,7 +86,9 @@ void take_line(Part& part, const std::string& line, std::int64_t number) {
   nlohmann::json record = nlohmann::json::parse(line, nullptr, false);
   if (!record.is_object() || record.value("schema", nlohmann::json()) != "tokenview.report")
     throw bad_part(part, text("line ", number, ": is no line of a report"));
-  if (record.value("kind", nlohmann::json()) != "summary") {
+  const std::string kind = word_in(record, "kind");
+  if (kind == "start") return;  // of the part alone
+  if (kind != "summary") {
     part.cases.push_back(std::move(record));
   } else if (part.summary.is_null()) {
     part.summary = std::move(record);

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <cctype>
 #include <chrono>
@@ -19,6 +23,7 @@
 #include "verify/cli_options.hpp"
 #include "verify/cli_share.hpp"
 #include "verify/data_folder.hpp"
+#include "verify/hdf5_text.hpp"
 #include "verify/interrupt.hpp"
 #include "verify/progress.hpp"
 #include "verify/report.hpp"
@@ -64,6 +69,7 @@ class SweepState {
              const std::string& shard)
       : path_(path) {
     if (path.empty()) return;
+    lock();
     const nlohmann::json head = {{"schema", "tokenview.sweep"},
                                  {"version", 1},
                                  {"program", build::version},
@@ -94,6 +100,12 @@ class SweepState {
     if (is_first) out_ << head.dump() << std::endl;
   }
 
+  ~SweepState() {
+    if (lock_ >= 0) close(lock_);
+  }
+  SweepState(const SweepState&) = delete;
+  SweepState& operator=(const SweepState&) = delete;
+
   bool is_done(std::size_t chunk) const { return done_.contains(chunk); }
   const Counts& counts() const { return counts_; }
   void add(std::size_t chunk, const Counts& counts) {
@@ -110,6 +122,15 @@ class SweepState {
   }
 
  private:
+  /// The file is this process' until it ends: two that write into it would note chunks twice.
+  void lock() {
+    lock_ = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (lock_ < 0) throw FileError(text(printable(path_), ": cannot be written"));
+    if (flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+      throw UsageError(text("sweep: --state ", printable(path_),
+                            ": another sweep is writing it, expected a file of its own"));
+  }
+
   void take(const nlohmann::json& record, std::size_t num_chunks, const std::string& where) {
     const auto number = [&](const char* key) {
       const auto found = record.find(key);
@@ -125,6 +146,7 @@ class SweepState {
   }
 
   std::string path_;
+  int lock_ = -1;  // a descriptor
   std::ofstream out_;
   std::set<std::size_t> done_;
   Counts counts_;

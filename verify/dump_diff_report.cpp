@@ -87,7 +87,8 @@ class TextReport {
     print_names("not compared", "no counterpart", result_.not_compared, result_.not_compared_taps);
     print_names("not captured", "the dump does not have them", result_.not_captured,
                 result_.not_captured_taps);
-    for (const std::string& note : result_.notes) out_ << "note              " << note << '\n';
+    for (const std::string& note : result_.notes)
+      out_ << "note              " << escaped(note) << '\n';
     if (!result_.protocols.empty())
       out_ << "layout            " << name_list(result_.protocols) << '\n';
     print_kinds();
@@ -247,6 +248,7 @@ void write_dump_diff(std::ostream& out, const DiffSides& sides, const DumpDiffRe
   summary.more.insert(summary.more.end(), {{"verb", "diff"},
                                            {"trusted", sides.trusted},
                                            {"parallel", sides.parallel},
+                                           {"label", sides.label},
                                            {"steps", result.steps},
                                            {"taps", result.compared},
                                            {"values", result.values},

@@ -11,6 +11,7 @@ namespace tokenview {
 struct DiffSides {
   std::string trusted, dump;  // files, as given
   std::string parallel;       // "tp=2 dp=1"
+  std::string label;          // what tells this comparison from others, wherever its files lie
 };
 
 /// What a person reads: the first difference with the rows of every rank, the others in a line

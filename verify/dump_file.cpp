@@ -203,6 +203,8 @@ void DumpFile::read_file(std::size_t index) {
   require_schema(file, "tokenview.dump", schema_version);
   if (producer_.empty() && file.has_attribute("/", "producer"))
     producer_ = file.string_attribute("/", "producer");
+  if (label_.empty() && file.has_attribute("/", "label"))
+    label_ = file.string_attribute("/", "label");
 
   if (!file.contains("/ranks")) file.fail("/ranks", "is missing, expected a group");
   const Hdf5File::Children root = file.children("/");

@@ -87,6 +87,8 @@ class DumpFile {
   /// The first file, and how many others: for messages.
   std::string name() const;
   const std::string& producer() const { return producer_; }
+  /// What its producer says tells it from others; may be empty.
+  const std::string& label() const { return label_; }
   const Hdf5File& file(std::size_t index) const { return files_[index]; }
 
   const std::vector<DumpRank>& ranks() const { return ranks_; }  // by their number
@@ -114,7 +116,7 @@ class DumpFile {
   DumpInputs read_inputs(std::size_t file, const std::string& inside) const;
 
   std::vector<Hdf5File> files_;
-  std::string producer_;
+  std::string producer_, label_;
   std::int64_t world_size_ = 0;
   std::vector<DumpRank> ranks_;
 };

@@ -150,7 +150,7 @@ std::string dump_run(const Executor& executor, const ParallelRun& run, const Wei
   std::vector<std::unique_ptr<DumpWriter>> writers;
   for (std::int64_t rank = 0; rank < parallel.world_size(); ++rank)
     writers.push_back(std::make_unique<DumpWriter>(
-        text(options.folder, '/', file_begins, rank, ".h5"), options.producer));
+        text(options.folder, '/', file_begins, rank, ".h5"), options.producer, options.label));
   std::string error;
   std::vector<std::int64_t> calls(writers.size(), 0);
   for (std::size_t number = 0; number <= run.later_steps.size() && error.empty(); ++number) {

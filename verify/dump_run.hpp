@@ -11,7 +11,8 @@ namespace tokenview {
 struct DumpRunOptions {
   std::string folder;  // made where it is not there
   std::string producer;
-  bool annotate = true;  // with the views and columns of a symbolic run
+  bool annotate = true;    // with the views and columns of a symbolic run
+  std::string label = {};  // as DumpWriter has it
 };
 
 /// What a step of a run is given, on each dp rank, as a dump and a golden have it.

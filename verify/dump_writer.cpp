@@ -36,11 +36,14 @@ Hdf5Table table_of(const std::vector<DumpCollective>& collectives) {
 
 }  // namespace
 
-DumpWriter::DumpWriter(const std::string& path, const std::string& producer) : draft_(path) {
+DumpWriter::DumpWriter(const std::string& path, const std::string& producer,
+                       const std::string& label)
+    : draft_(path) {
   Hdf5Writer& file = draft_.writer();
   file.attribute("/", "schema", "tokenview.dump");
   file.attribute("/", "schema_version", DumpFile::schema_version);
   file.attribute("/", "producer", producer);
+  if (!label.empty()) file.attribute("/", "label", label);
 }
 
 void DumpWriter::write_rank(const RankCoordinates& at, const ParallelConfig& parallel,

@@ -31,7 +31,8 @@ struct DumpedStep {
 /// Every failure is a FileError that names file, path inside, found and expected.
 class DumpWriter {
  public:
-  DumpWriter(const std::string& path, const std::string& producer);
+  /// `label`: what tells this dump from others, DumpFile::label(); empty: not said.
+  DumpWriter(const std::string& path, const std::string& producer, const std::string& label = {});
 
   /// The rank comes before its steps. `num_tokens`: of its first step.
   void write_rank(const RankCoordinates& at, const ParallelConfig& parallel,

@@ -66,8 +66,8 @@ std::unique_ptr<Hdf5File::Impl> Hdf5File::Impl::open(const std::string& path, st
   H5Pset_cache(access, 0, 521, 2 * std::size_t(max_chunk_bytes), 1.0);
   impl->file = Hdf5Handle(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access), H5Fclose);
   if (!impl->file.is_open())
-    throw DamagedHdf5(text(printable(path), ": is a damaged or truncated HDF5 file (",
-                           printable(hdf5_reason()), ")"));
+    throw DamagedHdf5(
+        text(printable(path), ": ", with_reason("is a damaged or truncated HDF5 file")));
   return impl;
 }
 

@@ -70,9 +70,20 @@ struct Hdf5File::Impl {
   [[noreturn]] void fail(const std::string& inside, const std::string& problem) const {
     throw FileError(text(printable(path), ":", printable(inside), ": ", problem));
   }
+  /// `problem` with what the library says of it; where it does not know the version of a part, that
+  /// instead: a newer library wrote it, more likely than that it is damaged.
+  static std::string with_reason(const char* problem) {
+    const std::string reason = printable(hdf5_reason());
+    if (reason.find("version") == std::string::npos) return text(problem, " (", reason, ")");
+    unsigned major = 0, minor = 0, release = 0;
+    H5get_libversion(&major, &minor, &release);
+    return text("was written with a newer version of the HDF5 library than ", major, '.', minor,
+                '.', release, " of this program, or is damaged (", reason,
+                "): expected h5py.File(..., libver='earliest') or ('earliest', 'v108')");
+  }
+
   [[noreturn]] void fail_in_library(const std::string& inside, const char* problem) const {
-    throw DamagedHdf5(text(printable(path), ":", printable(inside), ": ", problem, " (",
-                           printable(hdf5_reason()), ")"));
+    throw DamagedHdf5(text(printable(path), ":", printable(inside), ": ", with_reason(problem)));
   }
 
   /// What the child process does with the data of chunks: expands them, or finds where they lie.

@@ -10,6 +10,7 @@
 #include "verify/golden_file.hpp"
 #include "verify/hdf5_text.hpp"
 #include "verify/input_file.hpp"
+#include "verify/path_names.hpp"
 
 namespace tokenview {
 namespace {
@@ -46,6 +47,13 @@ ModelArgument model_argument(const std::string& name) {
   std::string json = read_json_file(file, "a config.json or a golden file");
   ConfigReading reading = read_config_json(json, printable(file));
   return {std::move(reading), std::move(json)};
+}
+
+std::string model_name(const std::string& name) {
+  if (preset(name)) return name;
+  const bool is_of_folder = file_name(name).empty() || file_name(name) == "config.json";
+  return is_of_folder ? folder_name(name)
+                      : file_name((fs::absolute(name).lexically_normal()).string());
 }
 
 }  // namespace tokenview

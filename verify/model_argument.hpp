@@ -15,4 +15,8 @@ struct ModelArgument {
 };
 ModelArgument model_argument(const std::string& name);
 
+/// What reports call it, the same from wherever it is typed: a preset's name, else that of the file
+/// or folder without the folders above it; of a config.json that of its folder.
+std::string model_name(const std::string& name);
+
 }  // namespace tokenview

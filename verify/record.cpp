@@ -86,10 +86,10 @@ std::pair<std::optional<std::string_view>, std::string_view> around(std::string_
 
 void require_case_name(const std::string& name) {
   if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos ||
-      !is_utf8(name))
+      escaped(name) != name)
     throw UsageError(text("cases: '", printable(name),
-                          "' is no name of a case, expected UTF-8 "
-                          "without '/'"));
+                          "' is no name of a case, expected UTF-8 without '/' and control "
+                          "characters"));
 }
 
 /// "3+7:1"

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "reference/program/error.hpp"
+#include "verify/path_names.hpp"
 #include "verify/report_formats.hpp"
 #include "verify/report_time.hpp"
 
@@ -47,8 +48,9 @@ Json result_of(const ResultCase& result, const Problem& problem, std::size_t rul
   json["locations"] = Json::array({location});
   // What is the same problem in the next run: neither its numbers nor its line.
   json["partialFingerprints"] = {
-      {"tokenviewProblem/v1", text(result.verb, '|', result.name, '|', problem.rule, '|',
-                                   problem.place, '|', problem.operation, '|', problem.tensor)}};
+      {"tokenviewProblem/v2",
+       text(result.verb, '|', file_name(result.file), '|', result.name, '|', problem.rule, '|',
+            problem.place, '|', problem.operation, '|', problem.tensor)}};
   if (!problem.known.empty())
     json["suppressions"] = Json::array({{{"kind", "external"}, {"justification", problem.known}}});
   Json& more = json["properties"] = {{"file", result.file}, {"ranks", problem.ranks}};

@@ -15,6 +15,7 @@
 #include "reference/program/error.hpp"
 #include "verify/hdf5_text.hpp"
 #include "verify/interrupt.hpp"
+#include "verify/path_names.hpp"
 #include "verify/report.hpp"
 
 namespace tokenview {
@@ -105,6 +106,10 @@ class Sorter {
   void take(const std::string& line, std::size_t number) {
     line_ = number;
     const ReportRecord record = parse_record(line);
+    if (record.kind == "start" && is_open_)
+      break_off(text("no summary before line ", number, ", where another run starts: the run was ",
+                     "interrupted, or its output cut off"));
+    if (!is_open_) first_line_ = number;
     is_open_ = true;
     if (record.kind == "tap") {
       take_tap(record);
@@ -137,13 +142,11 @@ class Sorter {
           "no summary at the end of the file: the run was interrupted, or its output cut off");
   }
 
-  /// Where the file cannot be read on: what has been found is kept, what was right so far is not.
+  /// Where a run ends before its end: what has been found is kept, what was right so far is not.
   void break_off(const std::string& problem) {
     std::erase_if(pending_, [](const auto& own) { return own.second.result.problems.empty(); });
     take_the_rest("");
-    ResultCase& broken = new_case(source_, source_ + ": the run did not come to its end");
-    broken.outcome = Outcome::error;
-    broken.problems.push_back({.rule = "error", .message = problem, .line = line_});
+    add_error("the run did not come to its end", problem);
     end_run({"", "error", {}});
   }
 
@@ -152,6 +155,28 @@ class Sorter {
     std::string verb, verdict;
     std::optional<double> seconds;
   };
+
+  /// An error of the run as a whole.
+  void add_error(const std::string& title, const std::string& problem) {
+    const std::string place = first_line_ > 1 ? text(source_, ':', first_line_) : source_;
+    ResultCase& broken = new_case(source_, text(place, ": ", title));
+    broken.outcome = Outcome::error;
+    broken.problems.push_back({.rule = "error", .message = problem, .line = line_});
+  }
+
+  /// A summary says how many records were before it: some may be lost, or be those of another run.
+  void hold_to_count(const ReportRecord& summary) {
+    const auto require = [&](const char* key, const char* kind, std::int64_t least,
+                             std::int64_t most) {
+      const std::int64_t said = whole_in(summary, key, least);
+      if (least <= said && said <= most) return;
+      add_error("its records are not those of its run",
+                text("the summary counts ", plural(said, kind), ", found ", most,
+                     ": records are lost, or those of another run are among them"));
+    };
+    require("taps", "tap", counts_.compared, counts_.taps);
+    require("configurations", "configuration", counts_.cases, counts_.cases);
+  }
 
   /// What a record is about. What a diff says of a dump has a step, and is kept apart by dp rank;
   /// what is missing of a step has no case, and what is missing of all steps is of none.
@@ -213,6 +238,8 @@ class Sorter {
     Pending& of = pending(record);
     ResultTap& tap = tap_of(of, record);
     const bool failed = flag_in(record, "failed");
+    ++counts_.taps;
+    counts_.compared += record.verdict != "missing" && record.verdict != "unexpected";
     tap.values += whole_in(record, "values");
     if (const auto held = by_rank(text_in(record, "held")); !held.empty()) hold(tap, held);
     tap.ranks = wholes_in(record, "ranks");
@@ -326,6 +353,7 @@ class Sorter {
   }
 
   void take_case(const ReportRecord& record) {
+    ++counts_.cases;
     Pending of = std::move(pending(record));
     pending_.erase(subject_of(record));
     ResultCase& result = of.result;
@@ -391,18 +419,21 @@ class Sorter {
     const std::string trusted = text_in(record, "trusted");
     take_the_rest(trusted.empty()
                       ? ""
-                      : joined_by(", ", {text_in(record, "parallel"), "held against " + trusted}));
+                      : joined_by(", ", {text_in(record, "parallel"), "held against " + trusted}),
+                  text_in(record, "label"));
     const auto of_run = std::ranges::subrange(results_.cases.begin() + std::ptrdiff_t(first_case_),
                                               results_.cases.end());
     if (!is_good(verdict) && std::ranges::all_of(of_run, [](const ResultCase& result) {
           return result.outcome == Outcome::passed;
         }))
       fail(new_case("", verb), verdict);  // the whole is worse than its parts say
+    hold_to_count(record);
     end_run({verb, verdict, number_in(record, "seconds")});
   }
 
   /// Configurations without a record of their own: steps of a dump, files that cannot be read.
-  void take_the_rest(const std::string& title) {
+  /// `label`: what tells the run from others of its verb.
+  void take_the_rest(const std::string& title, const std::string& label = {}) {
     std::vector<Problem> of_all_steps;
     for (auto own = pending_.begin(); own != pending_.end(); ++own) {
       const auto& [file, case_name, step, dp] = own->first;
@@ -418,7 +449,10 @@ class Sorter {
       if (result.problems.empty() && result.taps.empty()) continue;
       result.file = file;
       result.title = title;
-      if (result.name.empty()) result.name = file.empty() ? source_ : file;
+      if (result.name.empty() && label.empty())
+        result.name = file.empty() ? source_ : file_name(file);
+      else
+        result.name = joined_by(" of ", {result.name, label});
       if (step > 0) result.name += text(", engine step ", step);
       if (dp > 0) result.name += text(", dp rank ", dp);
       if (!of_all_steps.empty()) {
@@ -484,13 +518,17 @@ class Sorter {
     results_.runs.push_back(
         {source_, ending.verb, ending.verdict, ending.seconds, first_case_, results_.cases.size()});
     first_case_ = results_.cases.size();
+    counts_ = {};
     is_open_ = false;
   }
 
   const std::string& source_;
   Results& results_;
   std::size_t first_case_;
-  std::size_t line_ = 0;
+  std::size_t line_ = 0, first_line_ = 0;  // at hand; of the run
+  struct {
+    std::int64_t taps = 0, compared = 0, cases = 0;
+  } counts_;              // records of the run; `compared`: taps that both sides have
   bool is_open_ = false;  // records came since the last run ended
   std::map<Subject, Pending> pending_;
 };

@@ -3,7 +3,9 @@
 
 #include <boost/property_tree/ptree.hpp>
 #include <boost/property_tree/xml_parser.hpp>
+#include <iterator>
 #include <sstream>
+#include <utility>
 
 #include "verify/hdf5_text.hpp"
 
@@ -35,11 +37,35 @@ std::string legal(const std::string& raw) {
   return out;
 }
 
+/// White space of an attribute, which a reader takes for blanks unless it is a reference: stands as
+/// a control character, which legal() has left none of, until the document is written.
+/// Source: XML 1.0, 3.3.3, Attribute-Value Normalization.
+constexpr std::pair<char, const char*> references[] = {
+    {'\t', "&#9;"}, {'\n', "&#10;"}, {'\r', "&#13;"}};
+constexpr char first_stand_in = '\x01';
+
+std::string with_white_space(std::string value) {
+  for (char& c : value)
+    for (std::size_t i = 0; i < std::size(references); ++i)
+      if (c == references[i].first) c = char(first_stand_in + char(i));
+  return value;
+}
+
+std::string with_references(const std::string& document) {
+  std::string out;
+  for (const char c : document)
+    if (c >= first_stand_in && c < first_stand_in + char(std::size(references)))
+      out += references[std::size_t(c - first_stand_in)].second;
+    else
+      out += c;
+  return out;
+}
+
 ptree tree_of(const XmlElement& element) {
   ptree tree(legal(element.text));
   ptree attributes;
   for (const auto& [name, value] : element.attributes)
-    attributes.push_back({name, ptree(legal(value))});
+    attributes.push_back({name, ptree(with_white_space(legal(value)))});
   if (!attributes.empty()) tree.push_back({"<xmlattr>", attributes});
   for (const XmlElement& child : element.children) tree.push_back({child.name, tree_of(child)});
   return tree;
@@ -53,7 +79,7 @@ std::string xml_document(const XmlElement& root) {
   std::ostringstream out;
   boost::property_tree::write_xml(
       out, document, boost::property_tree::xml_writer_make_settings<std::string>(' ', 1, "utf-8"));
-  return out.str();
+  return with_references(out.str());
 }
 
 }  // namespace tokenview

@@ -229,7 +229,7 @@ function mapSection(one) {
   return el("section", {},
     el("h2", {}, "Rows of every rank, in program order"),
     el("div", { class: "legend" }, el("span", {}, cell("[3]"), "token 3"), el("span", {}, cell("[PAD]"), "no token"), el("span", {}, cell("[MIX]"), "parts of several tokens"), el("span", {}, cell("[?]"), "no known row"),
-      el("span", {}, el("span", { class: "sum" }, "partial 1/4 "), "summand 1 of 4 alone"), changes),
+      el("span", {}, el("span", { class: "sum" }, "partial 0/4 "), "the first of 4 summands alone"), changes),
     el("div", { class: "scroll" }, el("table", { class: "map" },
       el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "tensor"), ranks.map(rank => el("th", { scope: "col" }, `rank ${rank}`)))), body)));
 }
