@@ -23,16 +23,15 @@ endif()
 # AVX-512, which initialise a variable with itself (bug 105593); of all versions: moving a
 # std::variant that holds another alternative (bug 80635).
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  set(off -Wno-psabi)  # no vector crosses a library's border
   if(CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-    target_compile_options(tokenview_flags INTERFACE
-      $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict -Wno-psabi>)  # no vector crosses a library's border
+    list(PREPEND off -Wno-restrict)
     if(TOKENVIEW_ISA MATCHES "AVX-512")
-      target_compile_options(tokenview_flags INTERFACE
-        $<$<COMPILE_LANGUAGE:CXX>:-Wno-uninitialized>)
+      list(APPEND off -Wno-uninitialized)
     endif()
   endif()
-  target_compile_options(tokenview_flags INTERFACE
-    $<$<COMPILE_LANGUAGE:CXX>:-Wno-maybe-uninitialized>)
+  list(APPEND off -Wno-maybe-uninitialized)
+  target_compile_options(tokenview_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${off}>")
 endif()
 if(TOKENVIEW_SANITIZE)
   target_compile_options(tokenview_flags INTERFACE
