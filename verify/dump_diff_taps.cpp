@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <set>
 
@@ -324,7 +325,10 @@ void TapExplainer::explain_values(const Counterpart& counterpart, ExplainedTap& 
   const std::optional<WeighedChoice> choice = choice_of(dump_, stage_, tap.diff.tap);
   std::optional<TapFit> nearest;
   std::vector<PutTogether> with_zero_tokens;
-  bool fits_without = false;
+  double least_error = std::numeric_limits<double>::infinity();  // of the others
+  const auto error_of = [&](const PutTogether& together) {
+    return (together.values - as_matrix(*tensors.trusted).cast<double>()).norm();
+  };
   const bool holds_copies = are_copies(tensors);
   const auto try_fit = [&](const RowLayout& rows, const ColumnLayout& columns, bool sampled) {
     if (rows.is_partial && (!columns.is_whole() || holds_copies)) return;
@@ -333,16 +337,16 @@ void TapExplainer::explain_values(const Counterpart& counterpart, ExplainedTap& 
     if (fit.fits()) tap.ways.push_back({fit.views, nonzero_pads(tensors, rows)});
     if (keeps_values_ && fit.complete && counterpart.tap == tap.diff.tap) {
       ZeroTokens zeros = zero_tokens(fit.placed, bound);
-      fits_without |= !zeros.any && fit.fits();
-      (zeros.any ? with_zero_tokens : tap.put_together)
-          .push_back(
-              {.views = fit.views,
-               .distance = fit.comparison.rms(),
-               .values = whole<float>(fit.placed, as_matrix(*tensors.trusted)).cast<double>(),
-               .absent_rows = fit.placed.absent_rows,
-               .garbage = nonzero_pads(tensors, rows),
-               .zeros = std::move(zeros.impossible),
-               .are_copies = holds_copies});
+      PutTogether together{
+          .views = fit.views,
+          .distance = fit.comparison.rms(),
+          .values = whole<float>(fit.placed, as_matrix(*tensors.trusted)).cast<double>(),
+          .absent_rows = fit.placed.absent_rows,
+          .garbage = nonzero_pads(tensors, rows),
+          .zeros = std::move(zeros.impossible),
+          .are_copies = holds_copies};
+      if (!zeros.any) least_error = std::min(least_error, error_of(together));
+      (zeros.any ? with_zero_tokens : tap.put_together).push_back(std::move(together));
     }
     // Where no protocol leaves a token out, a way that does is no nearer for what it leaves out.
     const auto rank = [&](const TapFit& one) {
@@ -368,7 +372,8 @@ void TapExplainer::explain_values(const Counterpart& counterpart, ExplainedTap& 
     if ((tap.packed = packed_columns(tensors)))
       for (const RowLayout& rows : row_ways) try_fit(rows, *tap.packed, false);
   // Zeros in a token's place are a pad where another way has it so; else the token is wrong.
-  if (!fits_without) std::ranges::move(with_zero_tokens, std::back_inserter(tap.put_together));
+  for (PutTogether& way : with_zero_tokens)
+    if (error_of(way) < least_error) tap.put_together.push_back(std::move(way));
   // A pad that is not zero is no pad where the rows can be something else.
   if (std::ranges::any_of(tap.ways, [](const TapWay& way) { return way.garbage.empty(); }))
     std::erase_if(tap.ways, [](const TapWay& way) { return !way.garbage.empty(); });
