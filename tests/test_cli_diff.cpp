@@ -132,6 +132,22 @@ void write_diff(const std::string& file, const std::string& dump) {
 
 }  // namespace
 
+// One token, of which one rank has the row and the other a pad; its draft is another than the
+// golden's, so that no way of holding what follows has the golden's values.
+BOOST_AUTO_TEST_CASE(a_pad_beside_a_turned_draft_is_no_missing_row) {
+  const TemporaryFolder folder;
+  const std::string golden = folder.file("golden.h5"), dump = folder.file("dump");
+  BOOST_REQUIRE(run({"record", "--config", "qwen3-next", "--seed", "56", "--dtype", "bfloat16",
+                     "--out", golden})
+                    .code == 0);
+  BOOST_REQUIRE(run({"run", "--model", golden, "--case", "one", "--protocol", "E", "--tp", "2",
+                     "--ep", "--draft-steps", "1", "--numeric", "--dump", dump, "--strip"})
+                    .code == 0);
+  const Ended end = run({"diff", golden, dump + "/dump.rank0.h5", dump + "/dump.rank1.h5"});
+  BOOST_TEST(end.code == 0, end.out);
+  BOOST_TEST(contains(end.out, "1 choice of experts or drafts"), end.out);
+}
+
 BOOST_AUTO_TEST_CASE(a_baseline_of_one_dump_knows_nothing_of_another) {
   const TemporaryFolder folder;
   const auto faulty = [&](const std::string& protocol) {
