@@ -226,9 +226,7 @@ std::int64_t CaseJudgement::ties() const {
 
 bool CaseJudgement::holds() const {
   return std::ranges::all_of(choices, &ChoiceDifference::is_tie) &&
-         std::ranges::all_of(taps, [](const TapJudgement& tap) {
-           return tap.verdict == Verdict::match || tap.verdict == Verdict::tie;
-         });
+         std::ranges::all_of(taps, &TapJudgement::holds);
 }
 
 std::vector<std::string> CaseJudgement::origins() const {

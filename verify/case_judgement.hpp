@@ -24,6 +24,8 @@ struct TapJudgement {
   std::vector<std::int64_t> own_over = {};  // rows over the own bound
   Comparison comparison = {};               // with what is trusted, given the run's choices
   std::string detail = {};
+
+  bool holds() const { return verdict == Verdict::match || verdict == Verdict::tie; }
 };
 
 struct CaseJudgement {

@@ -6,6 +6,7 @@
 #include "verify/case_judgement.hpp"
 #include "verify/dump_diff_parts.hpp"
 #include "verify/report.hpp"
+#include "verify/trusted_dump.hpp"
 
 namespace tokenview {
 namespace {
@@ -34,7 +35,7 @@ const PutTogether* chosen(const ExplainedTap& tap, const CleanLayout* nearest) {
 void take(const TapJudgement& judgement, const PutTogether& whole, JudgedTaps which,
           ExplainedTap& tap) {
   const bool is_tie = judgement.verdict == tokenview::Verdict::tie;
-  const bool is_right = is_tie || judgement.verdict == tokenview::Verdict::match;
+  const bool is_right = judgement.holds();
   if (which == JudgedTaps::failing && (!is_right || tap.diff.verdict == Verdict::match)) return;
   tap.diff.bound = judgement.total;
   if (is_right && whole.zeros.empty()) {
@@ -62,9 +63,8 @@ void take(const TapJudgement& judgement, const PutTogether& whole, JudgedTaps wh
 }  // namespace
 
 std::optional<DType> narrow_type(const StageStep& stage, DType trusted) {
-  for (const auto& [name, tap] : stage.of(*stage.ranks.front()).taps)
-    for (const DType type : {DType::bfloat16, DType::float16})
-      if (tap.type_name == to_string(type)) return type;
+  const DType mine = arithmetic_of(stage.of(*stage.ranks.front()));
+  if (mine != DType::float32) return mine;
   if (trusted != DType::float32) return DType::float32;
   return std::nullopt;
 }
@@ -89,9 +89,7 @@ JudgedStep judge_by_errors(const GoldenCase& golden, const TapErrorModel& errors
   for (const auto& [tap, whole] : judged) {
     const auto of_tap = std::ranges::find(judgement.taps, tap->diff.tap, &TapJudgement::place);
     if (of_tap == judgement.taps.end()) continue;
-    const bool is_right = (of_tap->verdict == tokenview::Verdict::match ||
-                           of_tap->verdict == tokenview::Verdict::tie) &&
-                          whole->zeros.empty();
+    const bool is_right = of_tap->holds() && whole->zeros.empty();
     if (is_right && whole->values.size() > 0 && whole->absent_rows.empty())
       step.values[tap->diff.tap] = whole->values;
     take(*of_tap, *whole, which, *tap);

@@ -13,6 +13,7 @@
 #include "verify/row_faults.hpp"
 #include "verify/summand_faults.hpp"
 #include "verify/term_faults.hpp"
+#include "verify/token_rows.hpp"
 #include "verify/tokens_of_experts.hpp"
 
 namespace tokenview {
@@ -20,10 +21,6 @@ namespace {
 
 /// What may differ between equal rows: far above rounding, far below another row.
 constexpr double exact = 1e-4, of_narrow_types = 2e-2;
-
-/// The errors of narrow types add up, to a fifth of a row in the last layers: there a row is the
-/// token that is nearer by this factor than any other.
-constexpr double clearly = 4;
 
 double tolerance_of(const std::string& type_name, DType trusted) {
   return type_name == "float32" && trusted == DType::float32 ? exact : of_narrow_types;

@@ -83,8 +83,8 @@ std::optional<double> times(const Sums& sums, const Matrix<double>& mine) {
         close_enough * std::abs(more) * mine.row(i).norm())
       return std::nullopt;
   const double times = 1 / (1 + more);
-  for (int divisor = 1; divisor <= 64;
-       ++divisor)  // whole numbers and fractions, as ranks make them
+  // Whole numbers and fractions, as ranks make them.
+  for (int divisor = 1; divisor <= 64; ++divisor)
     if (std::abs(times * divisor - std::round(times * divisor)) <= close_enough)
       return std::round(times * divisor) / divisor;
   return std::isfinite(times) ? std::optional(times) : std::nullopt;

@@ -251,7 +251,6 @@ std::optional<std::string> replaced_term(const std::string& tap, const TapTensor
 std::optional<MovedTerm> moved_term(const std::string& tap, const TapTensors& tensors,
                                     const std::vector<Rows>& rows, const TrustedStep& trusted,
                                     const HostTensor* weight, double eps) {
-  constexpr double clearly = 4;  // nearer than with any other row
   for (const Place& place : places_of(tap, tensors, trusted, weight, eps)) {
     const Row zeros = Row::Zero(place.values.cols());
     MovedTerm moved{name_of(place.term), std::vector<TokenView>(rows.size()),

@@ -11,6 +11,10 @@ namespace tokenview {
 /// Of what is explained, how much may be left: far above rounding, far below chance.
 inline constexpr double close_enough = 1e-3;
 
+/// The errors of narrow types add up, to a fifth of a row in the last layers: there a row is the
+/// token that is nearer by this factor than any other.
+inline constexpr double clearly = 4;
+
 /// Calls `visit(found row, token, place of the rank)` for every row that is a token of this dp
 /// rank, on every rank, until it returns false; true where it never did and there was one. False
 /// where a rank has another number of rows than `rows` says.
